@@ -73,7 +73,9 @@ func remarks(compiled *blueprint.Compiled, result children.Result) (lines []stri
 }
 
 // isSensitive reports whether the objects of a resource can contain data from a Secret.
-func isSensitive(compiled *blueprint.Compiled, id string) bool { return compiled != nil && compiled.IsSensitive(id) }
+func isSensitive(compiled *blueprint.Compiled, id string) bool {
+	return compiled != nil && compiled.IsSensitive(id)
+}
 
 // inField returns the part of a message that names a field of an object that can contain data from a Secret.
 func inField(compiled *blueprint.Compiled, id, field string) string {
