@@ -294,7 +294,7 @@ func TestCrash_AfterEachWrite(t *testing.T) {
 			// waitKill applies the change and waits until a process was killed after a write of the given kind.
 			waitKill := func(kind string, change func()) {
 				t.Helper()
-				// A process is killed only after its first write. Another one, sent at the same time, takes effect uncounted.
+				// A process is killed only after its first write.
 				waitUntilQuiet(t, crashes.total)
 				before := crashes.killed()[kind]
 				change()

@@ -125,6 +125,10 @@
 // wraps [ErrNotOwned]. [Child].Adopt allows Reconcile to take over an object without a controller, or with another
 // controller of the same parent.
 //
+// kubectl's ApplySet labels are not used. An ApplySet has one parent with a label whose value is derived from its name,
+// and kubectl refuses a parent whose tooling it does not know. The labels could not show that a parent was restored or
+// created again, and would be a second record next to the inventory.
+//
 // # Inventory
 //
 // The inventory is an annotation on the parent that lists the kinds of its children. A kind is recorded before the

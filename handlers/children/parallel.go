@@ -17,34 +17,54 @@ const DefaultMaxConcurrentApplies = 16
 // several times as large while it is decoded.
 const maxConcurrentBytes = 1 << 20
 
-// inParallel calls f for the children. The calls are concurrent, within the limits above. If the context ends, the
-// remaining children fail. If f panics, inParallel panics with the text and the stack, once all calls have returned.
+// extraApplies limits the goroutines that apply children in addition to the callers of Reconcile, in the whole process.
+// Otherwise, many parents with many children could send so many requests that all others wait in the API server.
+var extraApplies = semaphore.NewWeighted(DefaultMaxConcurrentApplies)
+
+// inParallel calls f for the children, in the goroutine of the caller and in as many others as the limits above allow.
+// If the context ends, the remaining children fail. If f panics, inParallel panics with the text and the stack once all
+// calls have returned.
 func (c *call) inParallel(ctx context.Context, children []*child, f func(*child)) {
-	if len(children) == 1 {
-		f(children[0])
-		return
+	queue := make(chan *child, len(children))
+	for _, child := range children {
+		queue <- child
+	}
+	close(queue)
+	size := semaphore.NewWeighted(maxConcurrentBytes)
+	work := func() (err error) {
+		defer func() {
+			if value := recover(); value != nil {
+				err = fmt.Errorf("panic: %v\n%s", value, debug.Stack())
+			}
+		}()
+		for child := range queue {
+			bytes := min(child.size, maxConcurrentBytes)
+			if err := size.Acquire(ctx, bytes); err != nil {
+				child.settle(nil, context.Cause(ctx))
+				continue
+			}
+			func() {
+				defer size.Release(bytes)
+				f(child)
+			}()
+		}
+		return nil
 	}
 	var group errgroup.Group
-	group.SetLimit(c.config.MaxConcurrentApplies)
-	size := semaphore.NewWeighted(maxConcurrentBytes)
-	for _, child := range children {
-		bytes := min(child.size, maxConcurrentBytes)
-		if err := size.Acquire(ctx, bytes); err != nil {
-			child.settle(nil, context.Cause(ctx))
-			continue
+	for range min(c.config.MaxConcurrentApplies, len(children)) - 1 {
+		if !extraApplies.TryAcquire(1) {
+			break
 		}
-		group.Go(func() (err error) {
-			defer size.Release(bytes)
-			defer func() {
-				if value := recover(); value != nil {
-					err = fmt.Errorf("panic: %v\n%s", value, debug.Stack())
-				}
-			}()
-			f(child)
-			return nil
+		group.Go(func() error {
+			defer extraApplies.Release(1)
+			return work()
 		})
 	}
-	if err := group.Wait(); err != nil {
+	err := work()
+	if others := group.Wait(); err == nil {
+		err = others
+	}
+	if err != nil {
 		panic(err)
 	}
 }

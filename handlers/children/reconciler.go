@@ -54,8 +54,9 @@ type Config struct {
 	// child in another namespace is an error, unless it is retained. By default, children can be in all namespaces.
 	Namespaces []string
 	// MaxConcurrentApplies limits how many children of a parent are applied at the same time. In addition, their total
-	// size is limited to 1 MiB. The children in a stage are applied concurrently.
-	// Defaults to [DefaultMaxConcurrentApplies].
+	// size is limited to 1 MiB, and all Reconcilers of the process together apply at most
+	// [DefaultMaxConcurrentApplies] children more than Reconcile has concurrent callers. Defaults to
+	// [DefaultMaxConcurrentApplies].
 	MaxConcurrentApplies int
 }
 

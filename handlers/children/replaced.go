@@ -211,12 +211,13 @@ func (r *replacements) elementOf(path fieldpath.Path, item any) (fieldpath.PathE
 
 // isEdited reports whether an item was created by an update that came after the last apply, as far as this is known.
 // Items of other appliers stay, and so do items that admission added: the API server assigns them to the manager of the
-// request.
+// request. Who created the items that an object had when its managedFields were cleared, and when, is not known.
 func (r *replacements) isEdited(path fieldpath.Path) bool {
 	owners := r.entries.OwnersOf(path)
 	return len(owners) > 0 && !r.known[path.String()] && !slices.ContainsFunc(owners, func(entry ownership.Entry) bool {
 		return entry.Operation != metav1.ManagedFieldsOperationUpdate || entry.Manager == r.manager ||
-			entry.Subresource != "" || entry.Time == nil || entry.Time.Time.Before(r.applied)
+			entry.Manager == ownership.BeforeFirstApply || entry.Subresource != "" ||
+			entry.Time == nil || entry.Time.Time.Before(r.applied)
 	})
 }
 

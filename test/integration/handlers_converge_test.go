@@ -268,6 +268,25 @@ func TestHandlers_ClearedManagedFields(t *testing.T) {
 	}
 }
 
+// An item from before the managedFields were cleared is not taken for an edited one, not even by the next leader.
+func TestHandlers_ItemsFromBeforeClearedManagedFieldsStay(t *testing.T) {
+	t.Parallel()
+	c := newConverging(t)
+	child := c.parse(shopDeployment)
+	c.settle(child)
+	c.edit("user", deployments, "shop",
+		`[{"op": "add", "path": "`+containers+`/0/env/-", "value": {"name": "C", "value": "1"}}]`)
+	c.merge(deployments, c.namespace, "shop", `{"metadata": {"managedFields": [{}]}}`)
+	c.settle(child)
+	c.reconciler = c.newReconciler(children.Config{Client: must(dynamic.NewForConfig(c.writes.wrap(c.config)))})
+	c.edit("user", deployments, "shop", `[{"op": "remove", "path": "`+containers+`/0/env/0"}]`)
+	c.settle(child)
+	now := c.get(deployments, c.namespace, "shop")
+	if got := sortedNames(namesAt(now, "name", append(containersPath[:4:4], "env")...)); got != "A,B,C" {
+		t.Errorf("got %s", got)
+	}
+}
+
 // versionOf returns a version of a CRD whose spec has the given fields.
 func versionOf(name string, served, storage bool, fields ...string) apiextensionsv1.CustomResourceDefinitionVersion {
 	properties := map[string]apiextensionsv1.JSONSchemaProps{}

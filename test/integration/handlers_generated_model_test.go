@@ -314,7 +314,8 @@ func (g *generated) replacements(live *unstructured.Unstructured, all bool) map[
 	return lists
 }
 
-// created returns the items of others that an update created.
+// created returns the items of others that an update created. Items from before the managedFields were cleared do not
+// count.
 func (g *generated) created(
 	live *unstructured.Unstructured, list fieldpath.Path, like fieldpath.PathElement, all bool,
 ) (created []fieldpath.Path) {
@@ -331,10 +332,10 @@ func (g *generated) created(
 			continue
 		}
 		owners := slices.DeleteFunc(slices.Clone(others), func(other owner) bool { return !owns(other.fields, path) })
-		isApplied := slices.ContainsFunc(owners, func(owner owner) bool {
-			return owner.Operation != metav1.ManagedFieldsOperationUpdate
+		isOld := slices.ContainsFunc(owners, func(owner owner) bool {
+			return owner.Operation != metav1.ManagedFieldsOperationUpdate || owner.Manager == beforeFirstApply
 		})
-		if len(owners) > 0 && !isApplied {
+		if len(owners) > 0 && !isOld {
 			created = append(created, path)
 		}
 	}
