@@ -53,9 +53,10 @@ type childEntry struct {
 	known   bool
 	applied lastApply
 	// futile is the hash of a desired child that the API server refuses even with repaired managedFields.
-	futile     string
-	drift      *rate.Limiter // limits corrections; nil if there were none
-	recreation recreation    // of a child with OnImmutableRecreate
+	futile string
+	// drift limits corrections. It is nil before the first correction.
+	drift      *rate.Limiter
+	recreation recreation // of a child with OnImmutableRecreate
 }
 
 // reset forgets the object that had the name of the child. The limits apply to the next object, too.

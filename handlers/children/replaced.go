@@ -211,7 +211,8 @@ func (r *replacements) elementOf(path fieldpath.Path, item any) (fieldpath.PathE
 
 // isEdited reports whether an item was created by an update that came after the last apply, as far as this is known.
 // Items of other appliers stay, and so do items that admission added: the API server assigns them to the manager of the
-// request. Who created the items that an object had when its managedFields were cleared, and when, is not known.
+// request. Items of before-first-apply stay as well: after managedFields are cleared, the origin and the age of all
+// items are unknown.
 func (r *replacements) isEdited(path fieldpath.Path) bool {
 	owners := r.entries.OwnersOf(path)
 	return len(owners) > 0 && !r.known[path.String()] && !slices.ContainsFunc(owners, func(entry ownership.Entry) bool {

@@ -42,14 +42,15 @@ const (
 	Conflict Outcome = "Conflict"
 	// Refused means that the child cannot be applied until someone changes its desired state, the object, or permissions.
 	Refused Outcome = "Refused"
-	// Drifting means that other clients change the child again and again. See package documentation, "Repairs".
+	// Drifting means that other clients change the child again and again. See "Repairs" in the package documentation.
 	Drifting Outcome = "Drifting"
 	// Failed means that a request failed. The next attempt can succeed.
 	Failed Outcome = "Failed"
 )
 
-// Values of ChildResult.Reason. If the API server refused or failed a request, the reason is that of its response, such
-// as Invalid, Forbidden or ServiceUnavailable, or RequestFailed if there is none.
+// Values of ChildResult.Reason. If the API server rejects a request, the reason is that of its response, such as
+// Invalid, Forbidden or ServiceUnavailable. If the response has no reason, or there is no response, it is
+// RequestFailed.
 const (
 	ReasonEarlierStage       = "EarlierStage"       // Waiting: an earlier stage is not complete
 	ReasonBeingDeleted       = "BeingDeleted"       // Waiting: an object with its name is being deleted
@@ -66,7 +67,7 @@ const (
 	// with another value than the desired one, for example because of an admission webhook.
 	ReasonStoredDifferently = "StoredDifferently"
 	// ReasonUndesiredItem is set for a child that is Created, Applied or Unchanged, if a list contains an item that can be
-	// an edited item of the child or an item of another client. See package documentation, "Repairs".
+	// an edited item of the child or an item of another client. See "Repairs" in the package documentation.
 	ReasonUndesiredItem = "UndesiredItem"
 )
 
