@@ -179,7 +179,7 @@ test: controlplane ## run the tests, with the race detector where it pays if the
 	@$(WITHOUT_CGO) go test $(TEST_FLAGS) $(PLAIN_UNIT_PACKAGES)
 	@echo "[2/$(TEST_PARTS)] packages that run control planes"
 	@go test $(TEST_FLAGS) $(RACE) -count=1 -timeout 45m $(ENGINE_PACKAGE) & engine=$$!; \
-	$(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -p 2 -timeout 45m $(PLAIN_CLUSTER_PACKAGES); plain=$$?; \
+	$(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -p 1 -timeout 45m $(PLAIN_CLUSTER_PACKAGES); plain=$$?; \
 	wait $$engine && exit $$plain
 	@echo "[3/$(TEST_PARTS)] $(CONTROLPLANE_MODULE)"
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(CONTROLPLANE_TAGS) ./...

@@ -2,6 +2,8 @@ package dynamiccontroller_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -211,7 +213,8 @@ func TestOptions_AreSeparateForServingOwningAndWatching(t *testing.T) {
 	}
 	onlyServing := []any{
 		dynamiccontroller.WithConcurrency(1), dynamiccontroller.WithWeight(1), dynamiccontroller.WithReconcileTimeout(1),
-		dynamiccontroller.WithRateLimiter(nil), dynamiccontroller.Watch{},
+		dynamiccontroller.WithRateLimiter(nil), dynamiccontroller.WithFlow(nil), dynamiccontroller.WithFlowConcurrency(1),
+		dynamiccontroller.KeepRequeues(), dynamiccontroller.KeepWatches(), dynamiccontroller.Watch{},
 	}
 	onlyOwning := []any{dynamiccontroller.EveryOwner()}
 	for _, test := range []struct {
@@ -335,4 +338,210 @@ func testAddWatchesInReplacedHandler(t *testing.T, blocked bool) {
 		}
 		stop()
 	})
+}
+
+// A handler adds a watch and then reads a child from the API server, for example to adopt it. The child is deleted
+// before the first list of the watch, so that neither the list nor an event contains it.
+func TestAddWatches_ReconcilesTheCallerOnceMoreAfterTheSync(t *testing.T) {
+	for name, test := range map[string]struct {
+		callers []string // in the order of their calls
+		synced  bool     // the watch syncs before the last caller's call
+		remains bool     // the child is not deleted
+		want    []string // reconciles after the list
+	}{
+		"the handler adds the watch":                   {callers: []string{"a"}, want: []string{"a"}},
+		"another object's handler has just added it":   {callers: []string{"b", "a"}, want: []string{"a", "b"}},
+		"the list contains a child of the caller":      {callers: []string{"a"}, remains: true, want: []string{"a"}},
+		"the watch has already synced":                 {callers: []string{"b", "a"}, synced: true},
+		"the same handler calls again before the sync": {callers: []string{"a", "a", "a"}, want: []string{"a"}},
+		"the list contains a child of the second caller": {
+			callers: []string{"b", "a"}, remains: true, want: []string{"a", "b"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+				parent, child := f.types[0], f.types[1]
+				lists := f.gateListsOf(child)
+				owns := dynamiccontroller.Owns(child)
+				c := newCalls(func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+					return f.controller.AddWatches(ctx, parent, owns)
+				})
+				f.serve(parent, c.handle)
+				stop := f.run()
+				if !test.synced {
+					f.put(child, "c", f.id(parent, "a"))
+					lists.close()
+				}
+				for i, caller := range test.callers {
+					f.put(parent, caller)
+					if test.synced && i == 0 { // the first caller is called once more
+						c.want(t, "the first caller", map[string]int{caller: 2})
+					} else {
+						c.want(t, "the caller", named(caller))
+					}
+				}
+				if !test.remains && !test.synced {
+					f.delete(child, "c")
+				}
+				lists.open()
+				synctest.Wait()
+				c.want(t, "after the list", named(test.want...))
+				time.Sleep(time.Hour)
+				c.want(t, "later", named())
+				f.put(parent, "a")
+				c.want(t, "a call that changes nothing", named("a"))
+				stop()
+			})
+		})
+	}
+}
+
+// The next run reconciles all objects, so that nothing is remembered about the callers of the earlier one.
+func TestAddWatches_ReconcilesTheCallerOnceIfTheRunEndsBeforeTheSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		parent, child := f.types[0], f.types[1]
+		lists := f.gateListsOf(child)
+		adds := true
+		c := newCalls(func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+			if !adds {
+				return nil
+			}
+			return f.controller.AddWatches(ctx, parent, dynamiccontroller.Owns(child))
+		})
+		f.put(parent, "a")
+		lists.close()
+		f.serve(parent, c.handle)
+		stopWatches := f.runWatches()
+		stop := f.run()
+		c.want(t, "the first run", named("a"))
+		stop()
+		adds = false
+		stop = f.run()
+		lists.open()
+		c.want(t, "the second run", named("a"))
+		stop()
+		stopWatches()
+	})
+}
+
+// The new handler reconciles the object once, and the interruption is not a failure.
+func TestAddWatches_ReturnsErrHandlerReplacedToAReplacedHandler(t *testing.T) {
+	for name, opts := range map[string][]dynamiccontroller.ServeOption{
+		"the swap uses the same watch": nil,
+		"the swap needs a new watch":   {metadataOnly, withoutLabel},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1, QueueMaxRetries: -1})
+				gvr, owns := f.types[0], dynamiccontroller.Owns(f.types[1])
+				hang := make(chan struct{})
+				var got error
+				f.put(gvr, "a")
+				f.serve(gvr, func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+					<-hang
+					got = f.controller.AddWatches(ctx, gvr, owns)
+					return got
+				})
+				stop := f.run()
+				next := newCalls(succeed)
+				f.serve(gvr, next.handle, opts...)
+				time.Sleep(time.Second)
+				close(hang)
+				synctest.Wait()
+				if !errors.Is(got, dynamiccontroller.ErrHandlerReplaced) {
+					t.Errorf("AddWatches returned %v, want ErrHandlerReplaced", got)
+				}
+				time.Sleep(time.Hour)
+				next.want(t, "the new handler", named("a"))
+				if status := f.status(gvr); status.Failing+status.Parked != 0 || len(status.Secondaries) != 0 {
+					t.Errorf("the status is %+v, want no failure and no watch", status)
+				}
+				stop()
+			})
+		})
+	}
+}
+
+// ErrHandlerReplaced is an interruption, also if a handler wraps it.
+func TestErrHandlerReplaced_DoesNotCountAsAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1, QueueMaxRetries: 1})
+		returned := 0
+		c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+			if returned++; returned > 10 {
+				return nil
+			}
+			return fmt.Errorf("reconcile: %w", dynamiccontroller.ErrHandlerReplaced)
+		})
+		f.serve(f.types[0], c.handle)
+		stop := f.run()
+		f.put(f.types[0], "a")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if status := f.status(f.types[0]); status.Failing+status.Parked != 0 || returned != 11 {
+			t.Errorf("after %d calls, the status is %+v, want 11 calls and no failure", returned, status)
+		}
+		stop()
+	})
+}
+
+func TestKeepWatches_KeepsTheAddedWatchesOverASwap(t *testing.T) {
+	newWatch := []dynamiccontroller.ServeOption{metadataOnly, withoutLabel}
+	for name, test := range map[string]struct {
+		keep bool
+		opts []dynamiccontroller.ServeOption
+	}{
+		"kept, with the same watch":    {keep: true},
+		"kept, with a new watch":       {keep: true, opts: newWatch},
+		"removed, with the same watch": {},
+		"removed, with a new watch":    {opts: newWatch},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+				parent, child, other := f.types[0], f.types[1], f.types[2]
+				f.put(parent, "a")
+				f.put(child, "c", f.id(parent, "a"))
+				old, next := newCalls(succeed), newCalls(succeed)
+				f.serve(parent, old.handle, dynamiccontroller.Watches(other, mapTo("default/old")))
+				stop := f.run()
+				if err := f.controller.AddWatches(t.Context(), parent, dynamiccontroller.Owns(child)); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				old.take()
+				f.client.ClearActions()
+				opts := append(slices.Clone(test.opts), dynamiccontroller.Watches(other, mapTo("default/new")))
+				if test.keep {
+					opts = append(opts, dynamiccontroller.KeepWatches())
+				}
+				f.serve(parent, next.handle, opts...)
+				time.Sleep(time.Minute)
+				next.want(t, "the swap", named("a"))
+				f.put(other, "x")
+				next.want(t, "the watch that both handlers have", named("new"))
+				f.put(child, "c", f.id(parent, "a"))
+				want := named()
+				if test.keep {
+					want = named("a")
+				}
+				next.want(t, "an event of the added watch", want)
+				if n := len(f.status(parent).Secondaries); (n == 2) != test.keep {
+					t.Errorf("%d watches after the swap", n)
+				}
+				if lists := f.lists(child); len(lists) != 0 {
+					t.Errorf("the swap listed the children: %v", lists)
+				}
+				f.serve(parent, next.handle, test.opts...)
+				time.Sleep(time.Minute)
+				if n := len(f.status(parent).Secondaries); n != 0 {
+					t.Errorf("%d watches after a swap without KeepWatches, want none", n)
+				}
+				old.want(t, "the old handler", named())
+				stop()
+			})
+		})
+	}
 }

@@ -4,16 +4,19 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
 )
 
-// Config configures a DynamicController. A zero field uses its default. To disable retries, return [Terminal] errors.
+// Config configures a DynamicController. A zero field uses its default.
 type Config struct {
 	// Workers is the maximum number of concurrent handler calls across all types. Defaults to 10.
 	Workers int
@@ -21,11 +24,13 @@ type Config struct {
 	// spread evenly over the period. Must be at least a second. Defaults to 10 hours. A negative value disables resyncs.
 	ResyncPeriod time.Duration
 	// QueueMaxRetries is the number of consecutive retries after which a failing object is parked. Defaults to 20. With
-	// the default delays, that takes about 40 minutes. A negative value disables parking.
+	// the default delays, that takes about 40 minutes. With [NoRetries], an object is parked after its first failure. Any
+	// other negative value disables parking.
 	QueueMaxRetries int
 	// ShutdownTimeout is the maximum time that Run waits for handlers and watches after its context is cancelled. If
 	// handlers use up that time, Run waits for the watches for another second or another ShutdownTimeout, whichever is
-	// shorter. Defaults to 20 seconds, which is within the default grace period of Pods.
+	// shorter. Defaults to 20 seconds, which is within the default grace period of Pods. With a negative value, Run waits
+	// without a limit.
 	ShutdownTimeout time.Duration
 	// MinRetryDelay is the delay before the first retry. The delay doubles with each consecutive failure, up to
 	// MaxRetryDelay. Jitter adds up to 50% to each delay, except for the maximum delay, from which it subtracts up to 25%.
@@ -33,6 +38,18 @@ type Config struct {
 	MinRetryDelay time.Duration
 	// MaxRetryDelay is the maximum delay before a retry. Defaults to 5 minutes.
 	MaxRetryDelay time.Duration
+}
+
+// NoRetries is the value of Config.QueueMaxRetries with which an object is parked after its first failure.
+const NoRetries = math.MinInt
+
+// maxRetries returns the number of consecutive retries after which an object is parked, or a negative number if there
+// is no limit.
+func (c Config) maxRetries() int {
+	if c.QueueMaxRetries == NoRetries {
+		return 0
+	}
+	return c.QueueMaxRetries
 }
 
 // DefaultConfig returns a Config with every field set to its default.
@@ -73,7 +90,6 @@ func (c Config) validate() error {
 		{c.Workers >= 0, "Workers", c.Workers, "must not be negative"},
 		{c.ResyncPeriod <= 0 || c.ResyncPeriod >= resync.MinPeriod, "ResyncPeriod", c.ResyncPeriod,
 			fmt.Sprintf("must be at least %s, or negative to disable resyncs", resync.MinPeriod)},
-		{c.ShutdownTimeout >= 0, "ShutdownTimeout", c.ShutdownTimeout, "must not be negative"},
 		{c.MinRetryDelay >= 0, "MinRetryDelay", c.MinRetryDelay, "must not be negative"},
 		{c.MaxRetryDelay >= 0, "MaxRetryDelay", c.MaxRetryDelay, "must not be negative"},
 		{c.MinRetryDelay <= c.MaxRetryDelay, "MinRetryDelay", c.MinRetryDelay,
@@ -83,16 +99,39 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf("invalid Config.%s %v: %s", rule.field, rule.value, rule.text))
 		}
 	}
-	return errors.Join(errs...)
+	return invalid(errors.Join(errs...))
 }
 
 // Option is an option for [NewDynamicController] and [NewForConfig].
-type Option func(*DynamicController)
+type Option func(*settings)
+
+// settings holds what options set. Each field can be nil.
+type settings struct {
+	clients recordclient.Clients
+	source  recordclient.Source // same as clients, unless NewForConfig created the controller
+	metrics Metrics
+	parked  func(ObjectIdentifiers)
+
+	shardOf          func(schema.GroupVersionResource) int
+	typeEvents       TypeEvents
+	mapper           meta.RESTMapper
+	defaultTransform cache.TransformFunc
+	reduce           func([]byte) []byte
+}
 
 // WithMetadataClient sets the metadata client, which is required for [CacheMetadata] and [CacheKeys]. [NewForConfig]
 // does not need this client and ignores it.
 func WithMetadataClient(client metadata.Interface) Option {
-	return func(c *DynamicController) { c.clients.Metadata = client }
+	return func(s *settings) { s.clients.Metadata = client }
+}
+
+// WithRESTMapper sets a mapper that knows the kinds of types. Objects that are decoded as metadata, for example by
+// listers with [CacheMetadata], then have the kind of their type. Without a mapper, and if the mapper returns an error,
+// they have the kind PartialObjectMetadata, because the API server does not send the kind with metadata. The mapper is
+// called each time an object is decoded. It must be safe for concurrent use, and should not send requests, like package
+// restmapper. By default, or if mapper is nil, there is no mapper.
+func WithRESTMapper(mapper meta.RESTMapper) Option {
+	return func(s *settings) { s.mapper = mapper }
 }
 
 // TypeEvents calls notify whenever the API server starts or stops serving a type, until cancel is called. Calls to
@@ -101,29 +140,38 @@ func WithMetadataClient(client metadata.Interface) Option {
 // A NotFound response is not sufficient, because a lagging API server can return it for a type that is served.
 type TypeEvents func(notify func(gvr schema.GroupVersionResource, served bool)) (cancel func())
 
-// WithTypeEvents subscribes the controller to type events, such as those from a REST mapper. The subscription lasts
-// while watches are running. When a type is served again, its watch is retried immediately instead of after a backoff
-// of up to 30 seconds. When a type is no longer served, each object in the type's cache is reconciled once more.
+// WithTypeEvents subscribes the controller to type events, such as those from a REST mapper: the method TypeEvents of a
+// restmapper.Mapper can be passed. The subscription lasts while watches are running. When a type is served again, its
+// watch is retried immediately instead of after a backoff of up to 30 seconds. When a type is no longer served, each
+// object in the type's cache is reconciled once more.
 func WithTypeEvents(events TypeEvents) Option {
-	return func(c *DynamicController) { c.typeEvents = events }
+	return func(s *settings) { s.typeEvents = events }
+}
+
+// WithShards divides the types into shards, so that each shard can have a run of its own; see
+// [DynamicController.RunShard]. The function returns the shard of a type. It must be pure: equal types always belong to
+// the same shard. It is called once for each call to StartServingGVK. By default, or if shardOf is nil, there are no
+// shards.
+func WithShards(shardOf func(gvr schema.GroupVersionResource) int) Option {
+	return func(s *settings) { s.shardOf = shardOf }
 }
 
 // WithMetrics makes the controller report metrics to m. By default, or if m is nil, no metrics are reported.
 func WithMetrics(m Metrics) Option {
-	return func(c *DynamicController) { c.metrics = m }
+	return func(s *settings) { s.metrics = m }
 }
 
 // WithParked sets a function that is called each time an object has been parked, for example to notify users. It must
 // be safe for concurrent use and return quickly. By default, or if f is nil, no function is called.
 func WithParked(f func(id ObjectIdentifiers)) Option {
-	return func(c *DynamicController) { c.parked = f }
+	return func(s *settings) { s.parked = f }
 }
 
 // WithDefaultTransform sets a transform for the objects of all types, including those watched by [Owns] and
 // [Watches]. It runs before any transform set by [WithTransform] and must meet the same requirements. It does not
 // prevent watches from being shared.
 func WithDefaultTransform(f cache.TransformFunc) Option {
-	return func(c *DynamicController) { c.defaultTransform = f }
+	return func(s *settings) { s.defaultTransform = f }
 }
 
 // WithReduce sets a function that removes parts of large objects before they are decoded for a transform. Decoding an
@@ -132,37 +180,5 @@ func WithDefaultTransform(f cache.TransformFunc) Option {
 // concurrent use. If it returns an invalid object, the whole object is decoded. f has no effect on watches without a
 // transform.
 func WithReduce(f func(object []byte) []byte) Option {
-	return func(c *DynamicController) { c.reduce = f }
+	return func(s *settings) { s.reduce = f }
 }
-
-// Metrics receives the controller's metrics. Its methods must be safe for concurrent use and return quickly. Other
-// statistics are available from [DynamicController.Status]. Package metrics implements Metrics for Prometheus.
-type Metrics interface {
-	// Reconciled is called after each call to a handler.
-	Reconciled(done Reconcile)
-	// Forget is called when a type is no longer served. No calls to Reconciled follow until it is served again.
-	Forget(gvr schema.GroupVersionResource)
-}
-
-// Reconcile is a completed call to a handler.
-type Reconcile struct {
-	GVR     schema.GroupVersionResource
-	Outcome Outcome
-	Queued  time.Duration // how long the object waited in the queue, excluding the delay of a retry or RequeueAfter
-	Took    time.Duration // the duration of the call
-}
-
-// Log keys.
-const (
-	keyGVR      = "gvr"
-	keyObject   = "object"
-	keyKey      = "key"
-	keySource   = "source"
-	keyError    = "error"
-	keyFailures = "failures"
-	keyState    = "state"
-	keyMessage  = "message"
-	keyStack    = "stack"
-	keyWorkers  = "workers"
-	keyWatched  = "watched"
-)

@@ -1,66 +1,49 @@
 package dynamiccontroller
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // DynamicController watches and reconciles types that can be added and removed at any time. Its methods are safe for
 // concurrent use.
 type DynamicController struct {
+	settings
 	log       logr.Logger
 	config    Config
 	configErr error
-	clients   recordclient.Clients
-	source    recordclient.Source     // same as clients, unless NewForConfig created the controller
-	metrics   Metrics                 // can be nil
-	parked    func(ObjectIdentifiers) // can be nil
-
-	typeEvents       TypeEvents          // can be nil
-	defaultTransform cache.TransformFunc // can be nil
-	reduce           func([]byte) []byte // can be nil
 
 	queue    *queue
 	pool     *typewatch.Pool
 	watching atomic.Bool // RunWatches is running
 
+	mapperPanicked atomic.Bool // a panic of the REST mapper has been logged
+
 	// mu guards the fields below. It is never held while calling the API server or user code, or waiting for a sync.
 	mu            sync.RWMutex
 	registrations map[schema.GroupVersionResource]*registration
 	// ending holds closed registrations that still have running handlers or watches.
-	ending  map[schema.GroupVersionResource][]*registration
-	current *run       // nil while Run is not running
-	watches *watchTerm // nil while no watches are running
-}
-
-// queue is the workqueue shared by all types, and group is the part of the queue that belongs to one registration.
-type (
-	queue = fairqueue.Queue[ObjectIdentifiers, schema.GroupVersionResource, string, *registration]
-	group = fairqueue.Group[ObjectIdentifiers, schema.GroupVersionResource, string, *registration]
-)
-
-func newQueue() *queue {
-	return fairqueue.New[ObjectIdentifiers, schema.GroupVersionResource, string, *registration](
-		func(id ObjectIdentifiers) schema.GroupVersionResource { return id.GVR },
-		func(id ObjectIdentifiers) string { return id.NamespacedKey },
-		func(gvr schema.GroupVersionResource, key string) ObjectIdentifiers {
-			return ObjectIdentifiers{NamespacedKey: key, GVR: gvr}
-		},
-	)
+	ending map[schema.GroupVersionResource][]*registration
+	runs   runs
+	// standalone holds the watches that belong to no single type. The slice is replaced, not changed.
+	standalone []*StandaloneWatch
+	crew       *crew    // nil while no run is active
+	session    *session // nil while no watches are running
 }
 
 // NewDynamicController returns a controller that lists and watches objects with kubeClient. It does not start any
@@ -75,26 +58,46 @@ func NewDynamicController(
 	log logr.Logger, config Config, kubeClient dynamic.Interface, opts ...Option,
 ) *DynamicController {
 	c := &DynamicController{
+		settings:      settings{clients: recordclient.Clients{Dynamic: kubeClient}},
 		log:           log,
 		config:        config.withDefaults(),
-		clients:       recordclient.Clients{Dynamic: kubeClient},
 		queue:         newQueue(),
 		registrations: map[schema.GroupVersionResource]*registration{},
 		ending:        map[schema.GroupVersionResource][]*registration{},
+		runs:          runs{},
 	}
 	c.configErr = c.config.validate()
 	c.queue.ShutDown() // the queue stays shut down until a run begins
 	for _, opt := range opts {
-		opt(c)
+		if opt == nil {
+			c.configErr = errors.Join(c.configErr, invalid(errors.New("an option is nil")))
+			continue
+		}
+		opt(&c.settings)
 	}
 	if c.source == nil {
 		c.source = c.clients
 	}
 	c.pool = typewatch.NewPool(typewatch.Config{
-		Source: c.source, Log: c.logOf, Observe: newProblemLog(c.logOf).observe, Transform: c.defaultTransform,
-		Reduce: c.reduce,
+		Source: c.source, Log: c.logOf, Observe: c.newObserver(), Transform: c.defaultTransform,
+		Reduce: c.reduce, KindOf: c.kindOf,
 	})
 	return c
+}
+
+// kindOf returns the kind of a type according to the mapper, or an empty one.
+func (c *DynamicController) kindOf(gvr schema.GroupVersionResource) (kind schema.GroupVersionKind) {
+	if c.mapper == nil {
+		return kind
+	}
+	if panicked := protect.Call(func() {
+		if known, err := c.mapper.KindFor(gvr); err == nil {
+			kind = known
+		}
+	}); panicked != nil && !c.mapperPanicked.Swap(true) {
+		c.log.Error(panicked, "REST mapper panicked", keyGVR, nameOf(gvr), keyStack, string(panicked.Stack))
+	}
+	return kind
 }
 
 func (c *DynamicController) logOf(gvr schema.GroupVersionResource) logr.Logger {
@@ -106,144 +109,67 @@ func (c *DynamicController) logOf(gvr schema.GroupVersionResource) logr.Logger {
 // throttled unless cfg sets QPS or RateLimiter. Watches are never throttled. The timeout of cfg is ignored. If cfg has
 // no UserAgent, requests have client-go's default one, followed by "/dynamiccontroller".
 func NewForConfig(log logr.Logger, config Config, cfg *rest.Config, opts ...Option) (*DynamicController, error) {
+	if cfg == nil {
+		return nil, errNilConfig
+	}
+	cfg = withUserAgent(cfg)
+	httpClient, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("create an HTTP client: %w", err)
+	}
+	return NewForConfigAndClient(log, config, cfg, httpClient, opts...)
+}
+
+var errNilConfig = invalid(errors.New("cfg must not be nil"))
+
+// withUserAgent returns a copy of cfg with a user agent.
+func withUserAgent(cfg *rest.Config) *rest.Config {
 	cfg = rest.CopyConfig(cfg)
 	if cfg.UserAgent == "" {
 		rest.AddUserAgent(cfg, "dynamiccontroller")
 	}
+	return cfg
+}
+
+// NewForConfigAndClient is like [NewForConfig], but sends the requests with the given HTTP client, so that clients can
+// share connections. The client's transport determines TLS, authentication and the user agent; see
+// [rest.HTTPClientFor]. Its Timeout is ignored, because watches last for minutes.
+func NewForConfigAndClient(
+	log logr.Logger, config Config, cfg *rest.Config, httpClient *http.Client, opts ...Option,
+) (*DynamicController, error) {
+	switch {
+	case cfg == nil:
+		return nil, errNilConfig
+	case httpClient == nil:
+		return nil, invalid(errors.New("the HTTP client must not be nil"))
+	}
+	cfg = withUserAgent(cfg)
 	if cfg.QPS == 0 && cfg.RateLimiter == nil {
 		cfg.QPS = -1
-	}
-	httpClient, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("create an HTTP client: %w", err)
 	}
 	source, err := recordclient.NewForConfigAndClient(cfg, httpClient)
 	if err != nil {
 		return nil, fmt.Errorf("create a REST client: %w", err)
 	}
-	withSource := func(c *DynamicController) { c.source = source }
+	withSource := func(s *settings) { s.source = source }
 	c := NewDynamicController(log, config, nil, append(opts[:len(opts):len(opts)], withSource)...)
 	return c, c.configErr
 }
 
-// StartServingGVK watches the objects of a type and reconciles them with handler while Run is running. It sends no
-// requests and does not wait for a sync; see [DynamicController.WaitForGVRSync]. If it returns an error, nothing has
-// changed. It returns no error if the API server does not serve the type or denies access to it: [TypeStatus] reports
-// this, and the watch is retried.
-//
-// If the controller already serves the type, the handler and the options are replaced, and every object is reconciled
-// once. If the new options need a different watch, they take effect once that watch has synced; until then,
-// [TypeStatus].Replacement reports the state of the new watch. Another call supersedes a pending replacement.
-//
-// StartServingGVK may have to wait for running predicates and MapFuncs of types that share a watch with this type. If
-// ctx is cancelled first, it returns nil and the work continues in the background. Handlers can call it.
-func (c *DynamicController) StartServingGVK(
-	ctx context.Context, gvr schema.GroupVersionResource, handler Handler, opts ...ServeOption,
-) error {
-	fail := func(err error) error { return fmt.Errorf("start serving %s: %w", nameOf(gvr), err) }
-	if c.configErr != nil {
-		return fail(c.configErr)
-	}
-	next, err := c.newServeOptions(gvr, handler, opts)
-	if err != nil {
-		return fail(err)
-	}
-	if ctx.Err() != nil {
-		return fail(context.Cause(ctx))
-	}
-	reg, done := c.register(gvr, next)
-	reg.log.Info("Started serving")
-	await(ctx, done)
-	return nil
-}
-
-// register creates or changes a registration. Once the registration's subscriptions have been updated, done is closed.
-func (c *DynamicController) register(
-	gvr schema.GroupVersionResource, next *serveOptions,
-) (reg *registration, done <-chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if reg := c.registrations[gvr]; reg != nil {
-		next.reg = reg
-		p := newPendingSwap(next)
-		reg.newest.Store(p)
-		return reg, reg.subscriptions.apply(change{all: true, f: func() { reg.subscriptions.configure(p) }})
-	}
-	reg = newRegistration(c, gvr)
-	for _, ending := range c.ending[gvr] {
-		if ending.forgetting {
-			reg.metricsForgotten = ending.ended
-		}
-	}
-	next.reg = reg
-	reg.options.Store(next)
-	reg.newest.Store(&pendingSwap{next: next, over: make(chan struct{})})
-	close(reg.newest.Load().over)
-	reg.group = c.queue.Open(gvr, reg, next.limits(), reg.limiterOf(next))
-	reg.group.Pause()
-	reg.subscriptions = &subscriptionSet{
-		reg: reg, primary: c.pool.Subscribe(next.subscription(), nil), secondaries: map[WatchKey]*secondary{},
-	}
-	c.registrations[gvr] = reg
-	r := c.current
-	if r != nil {
-		r.registrations[reg] = struct{}{}
-	}
-	s, watches := reg.subscriptions, next.secondaries
-	done = s.apply(change{keys: keysOf(watches), f: func() { s.addWatches(watches, false, nil) }})
-	if r != nil {
-		done = s.apply(change{f: func() { s.attach(r) }})
-	}
-	return reg, done
-}
-
-// StopServiceGVK stops serving a type. It prevents further handler calls for the type, cancels the contexts of running
-// handlers with [ErrServingStopped], and removes the type from the queue, the status and the metrics. StopServiceGVK
-// waits for the handlers and the watch to end. If ctx is cancelled first, they end in the background, and the error
-// lists what is still running. StopServiceGVK can then be called again to wait for them.
-//
-// It returns nil if the type is not served. When called with the context of one of the type's own handlers, it only
-// returns an error, because it would otherwise wait for its own caller.
-func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.GroupVersionResource) error {
-	if own, _ := ctx.Value(handlerOf{c}).(*serveOptions); own != nil && own.reg.gvr == gvr {
-		return fmt.Errorf("stop serving %s: must not be called with the context of one of its own handlers", nameOf(gvr))
-	}
-	ending := c.unregister(gvr)
-	for _, reg := range ending {
-		reg.close()
-	}
-	var running []string
-	for _, reg := range ending {
-		if !await(ctx, reg.ended) {
-			running = append(running, reg.stillActive()...)
-		}
-	}
-	if len(running) > 0 {
-		return fmt.Errorf("stop serving %s: %w; still running: %s",
-			nameOf(gvr), context.Cause(ctx), enumerate(running))
-	}
-	if len(ending) > 0 {
-		c.log.Info("Stopped serving", keyGVR, nameOf(gvr))
-	}
-	return nil
-}
-
-// unregister removes a type's current registration. It returns all of the type's registrations that have not ended.
-func (c *DynamicController) unregister(gvr schema.GroupVersionResource) (ending []*registration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if reg := c.registrations[gvr]; reg != nil {
-		delete(c.registrations, gvr)
-		c.ending[gvr] = append(c.ending[gvr], reg)
-		reg.group.Close()
-	}
-	return slices.Clone(c.ending[gvr])
-}
+// errNoRun is logged for objects of types that no run serves.
+var errNoRun = errors.New("no run serves the type")
 
 // Enqueue adds objects to the queue, even if they are not in the cache. They are reconciled after the type has
-// synced. Objects of types that are not served are ignored, as are all objects while Run is not running. A malformed
-// key is ignored, logged and counted in [TypeStatus].MalformedKeys.
-func (c *DynamicController) Enqueue(ids ...ObjectIdentifiers) {
+// synced. Objects of types that are not served, or that no run serves, are ignored and logged at V(1). The next run
+// reconciles all objects in the cache. A malformed key is ignored, logged and counted in [TypeStatus].MalformedKeys.
+func (c *DynamicController) Enqueue(ids ...ObjectIdentifiers) { c.EnqueueAfter(0, ids...) }
+
+// EnqueueAfter is like [DynamicController.Enqueue], but adds each object after the given delay. The delay counts from
+// the call. A delay that is not positive means immediately. If an object already has a delay, for example from
+// [RequeueAfter], the one that expires first applies. If it is already waiting because of an event, or is reconciled
+// before the delay has expired, the delay is cancelled, unless the type is served with [KeepRequeues]. Delays end with
+// the run: the next one reconciles all objects in the cache, and those that were delayed.
+func (c *DynamicController) EnqueueAfter(delay time.Duration, ids ...ObjectIdentifiers) {
 	for _, id := range ids {
 		reg, err := c.registrationOf(id.GVR)
 		if err != nil {
@@ -255,9 +181,19 @@ func (c *DynamicController) Enqueue(ids ...ObjectIdentifiers) {
 			reg.ignoreMalformedKey("Enqueue", id.NamespacedKey, err)
 			continue
 		}
-		reg.group.Add(fairqueue.Live, key)
+		if !reg.group.AddAfter(key, delay) {
+			c.log.V(1).Info("Object not enqueued", keyObject, id.String(), keyError, errNoRun.Error())
+		}
 	}
 }
+
+// QueueLen returns the number of objects of all types that are waiting in the queue. It does not count delayed objects
+// and running handlers. Its cost does not depend on the number of types and objects.
+func (c *DynamicController) QueueLen() int { return c.queue.Len() }
+
+// WatchCount returns the number of watches of served, owned and watched types, including those that are being replaced.
+// A watch that several types share counts once. A watch of n namespaces sends n watch requests.
+func (c *DynamicController) WatchCount() int { return c.pool.Len() }
 
 func (c *DynamicController) registrationOf(gvr schema.GroupVersionResource) (*registration, error) {
 	c.mu.RLock()

@@ -152,9 +152,10 @@ func TestD5_GoexitCountsAsAFailure(t *testing.T) {
 }
 
 // exitingMetrics implements Metrics with methods that end their goroutine.
-type exitingMetrics struct{}
+type exitingMetrics struct{ dynamiccontroller.NoMetrics }
 
 func (exitingMetrics) Reconciled(dynamiccontroller.Reconcile) { runtime.Goexit() }
+func (exitingMetrics) Synced(dynamiccontroller.Sync)          { runtime.Goexit() }
 func (exitingMetrics) Forget(schema.GroupVersionResource)     { runtime.Goexit() }
 
 // exitingLimiter is a rate limiter that ends its goroutine.
@@ -287,6 +288,7 @@ func TestD5_GoexitDuringASwapDoesNotPauseTheType(t *testing.T) {
 
 // badMetrics calls methods of the controller and panics.
 type badMetrics struct {
+	dynamiccontroller.NoMetrics
 	controller **dynamiccontroller.DynamicController
 }
 
@@ -312,7 +314,7 @@ func TestD5_MetricsRateLimiterAndPredicateCanPanic(t *testing.T) {
 		f := newFixture(t, 1, dynamiccontroller.Config{})
 		config := dynamiccontroller.Config{Workers: 1, MaxRetryDelay: time.Second, ResyncPeriod: -1}
 		f.controller = dynamiccontroller.NewDynamicController(logr.Discard(), config, f.client,
-			dynamiccontroller.WithMetrics(badMetrics{&f.controller}))
+			dynamiccontroller.WithMetrics(badMetrics{controller: &f.controller}))
 		stop := f.run()
 		c := newCalls(nil)
 		c.do = func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
@@ -422,5 +424,36 @@ func TestD11_HungPredicateIsReported(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		f.run()() // Run can be called again, because the predicate has returned.
+	})
+}
+
+// A slow predicate can have changes waiting when the run ends. They are not lost: the next run reconciles objects whose
+// deletion was not processed yet, although they are no longer in the cache.
+func TestD1_ChangesThatWaitForAPredicateAtTheEndOfARunAreNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		gvr := f.types[0]
+		names := []string{"a", "b", "c"}
+		for _, name := range names {
+			f.put(gvr, name)
+		}
+		stopWatches := f.runWatches()
+		c := newCalls(succeed)
+		slow := func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool {
+			time.Sleep(100 * time.Millisecond)
+			return true
+		}
+		f.serve(gvr, c.handle, dynamiccontroller.WithPredicate(slow))
+		stop := f.run()
+		c.want(t, "the first run", named(names...))
+		for _, name := range names {
+			f.delete(gvr, name)
+		}
+		stop()
+		c.want(t, "at the end of the run", named())
+		stop = f.run()
+		c.want(t, "the next run", named(names...))
+		stop()
+		stopWatches()
 	})
 }

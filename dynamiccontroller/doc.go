@@ -15,17 +15,53 @@
 // Each type has a watch that fills a cache. Changed objects are added to one workqueue for all types, as
 // [ObjectIdentifiers]. Config.Workers sets the number of goroutines that take items from the queue and call the type's
 // [Handler]. With [Owns], [Watches] and [DynamicController.AddWatches], changes to objects of other types also trigger
-// reconciles of the served type's objects.
+// reconciles of the served type's objects. With [DynamicController.StartWatch], one function does this on behalf of all
+// types.
 //
-// The promises use these terms:
+// # Terms
 //
-//   - registration: a type while it is served. Serving it again with StartServingGVK is called a swap and keeps the
+// The documentation, the logs and the code use these terms:
+//
+//   - registration: a type while it is served. Its sources are the primary source, which is its own objects, and one
+//     secondary for each [Watch] that [Owns], [Watches] or AddWatches describes.
+//   - watch: a list-watch loop for some objects of a type, and its cache. All its subscriptions share it. It is open
+//     while a watch request is.
+//   - subscription: the use of a watch by a source of a registration, or by a standalone watch.
+//   - swap: a call to StartServingGVK for a type that is served. It replaces the handler and the options, and keeps the
 //     registration.
-//   - subscription: a registration has one to the served type and one for each of its other watches. Subscriptions to
-//     the same objects share one watch.
+//   - replacement: a watch to which a subscription changes. A swap can require one. If the controller itself replaces a
+//     watch, to store less, the subscription moves.
+//   - run: a call to Run or RunShard, during which objects are reconciled.
+//   - shard: a set of types that has a run of its own; see [WithShards].
+//   - session: a period during which watches are running, because RunWatches or at least one run is active. It can span
+//     many runs.
+//   - term: a period of leadership; see package replica. A run usually lasts for one term.
 //   - standby: a replica that runs only RunWatches.
-//   - promotion: starting Run on a standby, or again after an earlier run.
+//   - promotion: the start of a run on a standby, or again after an earlier run.
+//   - initial sync: the period during which a type is not reconciled until the existing objects of all its sources are
+//     queued, within the limits of D4. It begins with a run, with StartServingGVK and with a swap.
+//   - state: of a watch, one of the values of [TypeState]; internally, this value is the phase of a state that also
+//     contains times and messages.
+//   - crew: the Config.Workers goroutines that call handlers for all runs, and one for resyncs.
+//   - standalone watch: a watch of one type's objects that belongs to no registration; see
+//     [DynamicController.StartWatch].
 //   - type event: a report that the API server has started or stopped serving a type; see [WithTypeEvents].
+//
+// # Where to find what
+//
+//   - controller.go: construction. serving.go: starting, swapping and stopping a type, by its GVR. registration.go: the
+//     life of a served type, and its teardown. run.go: runs, promotion and shutdown. workers.go: the goroutines that
+//     call handlers.
+//   - outcome.go: calling a handler and settling the outcome; internal/attempts: failures, backoff and parked objects.
+//   - queue.go: from a registration to the queue, internal/fairqueue.
+//   - watch.go: Owns, Watches, AddWatches and RemoveWatches. standalone.go: standalone watches. object.go: what
+//     predicates and MapFuncs receive. internal/feed: a registration's subscriptions, its initial sync, and when a swap
+//     takes effect.
+//   - internal/typewatch: watches, joining a shared one, replacing one, and delivering changes. internal/objects: their
+//     caches. internal/recordclient: their requests.
+//   - options.go: serve options and options of watches. config.go: Config and the controller's options. handler.go:
+//     Handler and its errors. status.go, lister.go: reading states and caches. metrics.go, metrics/: what is reported
+//     for each reconcile, and all metrics.
 //
 // # Promises
 //
@@ -33,24 +69,30 @@
 //
 //   - S1: After StopServiceGVK returns nil, no handler for that registration is running or will be called again. The
 //     registration's goroutines have exited, and its queue entries, retries, status, metrics and cache have been
-//     removed. If the call's ctx is cancelled first, no new handler starts and the error lists what is still running.
+//     removed. A watch that other subscriptions share keeps its cache. If the call's ctx is cancelled first, no new
+//     handler starts and the error lists what is still running.
 //   - S2: StartServingGVK either succeeds or changes nothing. It sends no requests and does not wait for a sync. A swap
-//     replaces the handler and the options, and reconciles every object once. If the new options can use the current
-//     watch, they take effect immediately. Otherwise, the previous handler and options stay in effect until a new watch
-//     has synced, and [TypeStatus].Replacement reports the state of the new watch. Concurrent starts and stops are
-//     serialized.
-//   - S3: A type that hangs, fails or cannot sync does not affect starts, stops, events or reconciles of other types.
+//     replaces the handler and the options, and reconciles every object once. It removes the secondaries that it does
+//     not list, unless [KeepWatches] is given. If the new options can use the current watch, they take effect
+//     immediately. Otherwise, the previous handler and options stay in effect until a new watch has synced, unless the
+//     current one never has, and [TypeStatus].Replacement reports the state of the new watch. Concurrent starts and
+//     stops are serialized.
+//   - S3: A type that hangs, fails or cannot sync does not affect starts, stops, events or reconciles of other types. A
+//     predicate or MapFunc that hangs does not affect other types either, even on a shared watch. Its own type is still
+//     reconciled because of the type's other sources. [TypeStatus].RunningFunction names the function. A function of a
+//     standalone watch that hangs delays the first reconciles of a run by at most ten seconds. If the function of an
+//     index hangs, only the calls to ByIndex for this index hang.
 //   - S4: Types can be added and removed before, during and between runs, and on a standby.
-//   - S5: A type is synced only while its watch is open, or was until less than five seconds ago. If the API server
-//     does not serve a type, forbids access to it, fails or does not respond, [TypeStatus] reports the state and the
-//     API server's message within ten seconds. The watch is retried with a capped backoff and recovers without
-//     intervention. With [WithTypeEvents], it recovers as soon as the type is served again. A 404 alone neither empties
-//     the cache nor causes reconciles. After a type event reports that the type is gone, the cache is emptied and each
-//     object that it held is reconciled once more. For a NotFound that a handler returns because the type is missing,
-//     see D9. There are two exceptions from the ten seconds: a type that cannot be watched is listed every 30 seconds,
-//     and its state reports a failure of the next list. A proxy that sends the headers of a watch and holds back the
-//     events is noticed after 90 seconds if a bookmark has arrived in the watch, and otherwise at the timeout of the
-//     watch, which is 5 to 10 minutes.
+//   - S5: A type is synced only while its watch is open, or was until less than five seconds ago; [TypeSynced]
+//     describes two special cases. If the API server does not serve a type, forbids access to it, fails or does not
+//     respond, [TypeStatus] reports the state and the API server's message within ten seconds. The watch is retried
+//     with a capped backoff and recovers without intervention. With [WithTypeEvents], it recovers as soon as the type
+//     is served again. A 404 alone neither empties the cache nor causes reconciles. After a type event reports that the
+//     type is gone, the cache is emptied and each object that it held is reconciled once more. For a NotFound that a
+//     handler returns because the type is missing, see D9. There are two exceptions from the ten seconds: a type that
+//     cannot be watched is listed every 30 seconds, and its state reports a failure of the next list. A proxy that
+//     sends the headers of a watch and holds back the events is noticed after 90 seconds if a bookmark has arrived in
+//     the watch, and otherwise at the timeout of the watch, which is 5 to 10 minutes.
 //   - S6: Subscriptions to the same type share watches, whether the type is served, owned or watched. A watch is
 //     identified by GVR, namespaces, selectors and projection: keys, metadata, objects without managedFields, or
 //     complete objects. A subscription joins a watch that stores at least the projection that the subscription needs.
@@ -63,10 +105,11 @@
 // Delivery:
 //
 //   - D1: While Run is running, every change is followed by a handler call that starts after the change is in the
-//     cache. This includes changes caused by a new schema, such as a new default, even though the object's
-//     resourceVersion and generation stay the same. Such changes are detected by comparing objects with the cache. With
-//     [CacheMetadata], only changes to the metadata are detected, and with [CacheKeys], none are. Detection usually
-//     takes a few seconds; see Limitations.
+//     cache, unless a predicate returns false for it. This includes changes caused by a new schema, such as a new
+//     default, even though the object's resourceVersion and generation stay the same. Such changes are detected by
+//     comparing objects with the cache. If a handler adds a watch, its object is reconciled once more when the watch
+//     has synced, so that no deletion before the first list is lost. With [CacheMetadata], only such changes to the
+//     metadata are detected, and with [CacheKeys], none are. Detection usually takes a few seconds; see Limitations.
 //   - D2: There are never two concurrent handler calls for the same [ObjectIdentifiers], even across swaps,
 //     registrations and runs.
 //   - D3: Deletions that happened while a watch was interrupted are found by comparing the cache with the next list.
@@ -78,11 +121,12 @@
 //     reverts to the restored state.
 //   - D4: All initial lists of a registration, including those of owned and watched types, together trigger only one
 //     reconcile per object. If the list of an owned or watched type fails, the reconcile is delayed by about a second
-//     at most. If the list hangs, the reconcile is delayed by at most ten seconds.
+//     at most. If the list or a MapFunc hangs, the reconcile is delayed by at most ten seconds.
 //   - D5: Panics in user code (handlers, transforms, predicates and the like) and invalid return values never crash the
 //     process. The stack of a panic is logged. A handler panic counts as a failure. A typed nil error, or an error with
 //     a method that panics, counts as a panic. If a transform fails or returns an invalid object, the error is logged
-//     and the untransformed object is stored. If a predicate panics, the change is processed.
+//     and the untransformed object is stored. If a predicate panics, the change is processed. If the function of an
+//     index panics, the object has no values; the first panic is logged as an error, the others at V(1).
 //   - D6: [RequeueAfter], [Terminal] and [Interrupted] are recognized in wrapped errors. A RequeueAfter without a
 //     positive delay leads to a retry with backoff. An interrupted call does not count as a failure.
 //   - D7: Failures of one type never delay the first reconcile or the retries of another type.
@@ -95,11 +139,13 @@
 //     rejected because the object's namespace is terminating, the object is not retried. If a type is gone, the API
 //     server returns a NotFound without a name. While the state of the object's type is [TypeNotFound], such an error
 //     is treated like a NotFound for the object itself.
-//   - D10: Events, due retries and Enqueue precede initial lists, promotions and resyncs, but never starve them.
+//   - D10: Events, due retries and Enqueue precede initial lists, swaps, promotions and resyncs, but never starve them.
 //   - D11: When Run's context is cancelled, the handlers' contexts are cancelled immediately, with a cause. Run waits
-//     for at most Config.ShutdownTimeout, and its error lists what is still running.
+//     for handlers for at most Config.ShutdownTimeout, and for watches and other functions for at most a second more,
+//     and its error lists what is still running. Other runs are not affected. The workers of calls that are still
+//     running are replaced.
 //
-// Fairness:
+// Fairness, across all runs:
 //
 //   - F1: Types with waiting objects take turns in a weighted round robin. If a type has only one waiting object, that
 //     object waits for at most one round.
@@ -110,6 +156,10 @@
 //     types whose handlers hang from the start leave one of 10 workers for other types. If a type's handlers begin to
 //     hang later, the type keeps its workers until the reconcile timeout, which is 5 minutes by default.
 //     [WithConcurrency] sets a hard cap.
+//   - F3: With [WithFlow], the waiting objects of a type take turns by flow. If only one object of a flow is waiting,
+//     and the flow has not reached its limit, at most one reconcile of each other flow starts before that of the
+//     object. This applies to the two classes of D10 separately: to events, due retries and Enqueue, and to all others.
+//     [WithFlowConcurrency] limits the concurrent calls of each flow. A flow at its limit delays no other flow.
 //
 // Replicas (L1 to L4 are promises of package replica):
 //
@@ -123,8 +173,9 @@
 //   - Several changes to an object can result in a single handler call.
 //   - If connections are lost repeatedly, a change to a type's schema can be detected up to five minutes late. Types
 //     whose API group has no dot, such as core and apps, are not relisted to detect such changes.
-//   - A handler that ignores its context keeps its worker until it returns. A predicate, transform or MapFunc that
-//     hangs blocks all subscribers to the watch.
+//   - A handler that ignores its context keeps its worker until it returns, or until its run has ended. A transform
+//     or a function of [WithFlow] that hangs blocks its watch, also for
+//     the other types that share it.
 //
 // The page docs/library.md of the repository describes the limitations in detail, and docs/architecture.md the
 // implementation.

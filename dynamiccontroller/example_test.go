@@ -207,6 +207,47 @@ func ExampleWatches() {
 	// <nil>
 }
 
+// An index finds the objects that refer to another object.
+func ExampleWithIndex() {
+	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+	widget := func(name, class string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "example.com/v1", "kind": "Widget",
+			"metadata": map[string]any{"name": name}, "spec": map[string]any{"class": class},
+		}}
+	}
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{widgets: "WidgetList"}, widget("one", "large"), widget("two", "small"))
+	controller := dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{}, client)
+	byClass := dynamiccontroller.WithIndex("class", func(o dynamiccontroller.Object) []string {
+		class, _, _ := unstructured.NestedString(o.Object().(*unstructured.Unstructured).Object, "spec", "class")
+		return []string{class}
+	})
+	handler := func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil }
+	if err := controller.StartServingGVK(context.Background(), widgets, handler, byClass); err != nil {
+		panic(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- controller.Run(ctx) }()
+	if err := controller.WaitForGVRSync(ctx, widgets); err != nil {
+		panic(err)
+	}
+	lister, err := controller.Lister(widgets)
+	if err != nil {
+		panic(err)
+	}
+	found, err := lister.ByIndex("class", "large")
+	for _, widget := range found {
+		fmt.Println(widget.GetName(), err)
+	}
+	cancel()
+	fmt.Println(<-ended)
+	// Output:
+	// one <nil>
+	// <nil>
+}
+
 // A handler that reports the result of a reconcile in a status can distinguish a requeue from a failure.
 func ExampleRequeueDelay() {
 	for _, err := range []error{

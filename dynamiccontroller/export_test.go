@@ -2,9 +2,11 @@ package dynamiccontroller
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/feed"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
@@ -17,17 +19,14 @@ func (c *DynamicController) Leftovers(gvr schema.GroupVersionResource) func() st
 	}
 	return func() string {
 		queued := reg.group.Stats()
+		inRun := slices.Contains(c.servedByRuns(), reg)
 		c.mu.RLock()
 		_, registered := c.registrations[gvr]
 		_, ending := c.ending[gvr]
-		inRun := false
-		if c.current != nil {
-			_, inRun = c.current.registrations[reg]
-		}
 		c.mu.RUnlock()
 		reg.mu.Lock()
 		defer reg.mu.Unlock()
-		kept := len(reg.running) + len(reg.records) + reg.active
+		kept := len(reg.running) + reg.attempts.Len() + reg.active
 		inQueue := queued.Live + queued.Background + queued.Delayed + queued.Running
 		if inQueue+kept == 0 && !registered && !ending && !inRun && typewatch.IsClosed(reg.ended) {
 			return ""
@@ -49,12 +48,11 @@ func (c *DynamicController) AddWatchesLate(gvr schema.GroupVersionResource, stop
 		return err
 	}
 	stop()
-	var options []*secondaryOptions
+	var sources []*feed.Source
 	for _, w := range watches {
-		options = append(options, w.options)
+		sources = append(sources, w.options.asFeed)
 	}
-	<-reg.subscriptions.apply(change{f: func() { reg.subscriptions.addWatches(options, true, nil) }})
-	return nil
+	return <-reg.feed.AddWatches(sources, feed.Caller{})
 }
 
 // HoldReadLock locks the controller's lock for reading until unlock is called.
@@ -69,7 +67,5 @@ func (c *DynamicController) BlockChanges(gvr schema.GroupVersionResource) (unblo
 	if err != nil {
 		return func() {}
 	}
-	blocked := make(chan struct{})
-	reg.subscriptions.apply(change{f: func() { <-blocked }})
-	return func() { close(blocked) }
+	return reg.feed.BlockChanges()
 }

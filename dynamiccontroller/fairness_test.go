@@ -268,3 +268,33 @@ func TestS1_StopDropsOneHundredThousandDelayedObjects(t *testing.T) {
 		stop()
 	})
 }
+
+// A type whose handlers hang keeps its share of the workers when it is stopped and served again, because they still
+// occupy workers.
+func TestF2_ReservedTypeWithHungHandlersGetsNoNewShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const workers = 10
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: workers, ResyncPeriod: -1, ShutdownTimeout: time.Second})
+		h := newHung()
+		stop := f.start()
+		cancelled, cancel := context.WithCancel(t.Context())
+		cancel()
+		for round := range 4 {
+			f.serve(f.types[0], h.handle, dynamiccontroller.WithReconcileTimeout(-1))
+			for i := range workers {
+				f.controller.Enqueue(f.id(f.types[0], fmt.Sprint(round, "-", i)))
+			}
+			synctest.Wait()
+			if n := h.running.Load(); n != workers/2 {
+				t.Errorf("%d hung calls in round %d, want half of the %d workers", n, round, workers)
+			}
+			if err := f.controller.StopServiceGVK(cancelled, f.types[0]); err == nil {
+				t.Error("StopServiceGVK returned nil while handlers were hanging")
+			}
+		}
+		close(h.release)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -27,7 +27,9 @@ import (
 //
 //   - nil: the object is reconciled again on its next event or resync, or in the next run.
 //   - [RequeueAfter]: the object is reconciled again after the delay. An earlier reconcile, for example one triggered
-//     by an event, cancels the requeue. A handler that depends on the delay must therefore always return RequeueAfter.
+//     by an event, cancels the requeue, unless the option [KeepRequeues] is given. A handler that depends on the delay
+//     must therefore always return RequeueAfter.
+//   - [RequeueNow]: the object is reconciled again as soon as it is its turn.
 //   - [Terminal]: a failure that is not retried. The object is parked until an event, resync, Enqueue or the next run.
 //   - A NotFound for the object itself while it is not in the cache: the object is not retried. The same applies if a
 //     create is rejected because the object's namespace is terminating. If a type is missing, the API server returns a
@@ -50,6 +52,48 @@ var (
 	ErrReconcileTimeout = errors.New("the reconcile took longer than its timeout")
 )
 
+// These errors can be found with [errors.Is].
+var (
+	// ErrInvalidOptions is wrapped by the error for an invalid [Config] or invalid options, which lists all of them.
+	ErrInvalidOptions = errors.New("invalid options")
+	// ErrAlreadyRunning is returned by Run, RunShard and RunWatches if they are already running, or if user code of an
+	// earlier run, other than handlers, is still running.
+	ErrAlreadyRunning = errors.New("already running, or user code of an earlier run is still running")
+	// ErrStillRunning is wrapped by the errors of Run, RunShard and StopServiceGVK if they return while handlers, watches
+	// or other functions are still running. The error lists them.
+	ErrStillRunning = errors.New("still running")
+)
+
+// invalid makes a non-nil error match ErrInvalidOptions, without changing its text.
+func invalid(err error) error {
+	if err == nil {
+		return nil
+	}
+	return invalidError{err}
+}
+
+type invalidError struct{ error }
+
+func (e invalidError) Unwrap() error        { return e.error }
+func (e invalidError) Is(target error) bool { return target == ErrInvalidOptions }
+
+// ErrNotServed is returned for a type that is not served: either StartServingGVK has not been called for it, or
+// StopServiceGVK has stopped it.
+var ErrNotServed = errors.New("the type is not served")
+
+// ErrHandlerReplaced is returned by AddWatches if the calling handler has been replaced by StartServingGVK. It
+// implements [Interrupted], so that a handler that returns it does not fail. Its object is reconciled by the new
+// handler.
+var ErrHandlerReplaced error = handlerReplacedError{}
+
+type handlerReplacedError struct{}
+
+func (handlerReplacedError) Error() string     { return "the handler has been replaced" }
+func (handlerReplacedError) Interrupted() bool { return true }
+
+// interruptedDelay is the delay before an interrupted reconcile is retried. The run usually ends before that.
+const interruptedDelay = time.Second
+
 // Interrupted is implemented by errors that can indicate an interruption rather than a failure, such as
 // replica.ErrNotLeading after this replica has lost leadership. See [Handler]. To check for an interruption:
 //
@@ -68,10 +112,23 @@ type Interrupted interface {
 // failure, so that a handler that always returns such an error does not spin.
 func RequeueAfter(d time.Duration) error { return &requeueError{after: d} }
 
-type requeueError struct{ after time.Duration }
+// RequeueNow returns an error that makes the controller reconcile the object again without a delay, after the objects
+// of its type, or of its flow, that are already waiting because of events. This does not count as a failure, and it
+// resets the number of consecutive failures. A handler that always returns RequeueNow occupies a worker all the time.
+// The reason can be given by wrapping the error; requeues are logged at V(1) with the text of the error that the
+// handler returned:
+//
+//	return fmt.Errorf("the bucket was created, its policy is missing: %w", dynamiccontroller.RequeueNow())
+func RequeueNow() error { return &requeueError{now: true} }
 
-// RequeueDelay reports whether err is, or wraps, the result of [RequeueAfter], and returns its delay. Callers can use
-// it to avoid reporting a requeue as a failure.
+type requeueError struct {
+	after time.Duration
+	now   bool // without a delay
+}
+
+// RequeueDelay reports whether err is, or wraps, the result of [RequeueAfter] or [RequeueNow], and returns its delay,
+// which is zero for RequeueNow. Callers can use it to avoid reporting a requeue as a failure. It cannot be used to
+// create an equal error, because RequeueAfter(0) has a backoff and RequeueNow has not.
 func RequeueDelay(err error) (after time.Duration, ok bool) {
 	var requeue *requeueError
 	if errors.As(err, &requeue) {
@@ -80,7 +137,12 @@ func RequeueDelay(err error) (after time.Duration, ok bool) {
 	return 0, false
 }
 
-func (e *requeueError) Error() string { return fmt.Sprintf("requeue after %s", e.after) }
+func (e *requeueError) Error() string {
+	if e.now {
+		return "requeue now"
+	}
+	return fmt.Sprintf("requeue after %s", e.after)
+}
 
 // Terminal wraps an error to park the object instead of retrying it; see [Handler]. If err is nil or holds a nil
 // pointer, the object is parked with an error that describes the mistake.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -176,62 +177,137 @@ func TestD11_MapFuncsAreNotCalledAfterTheRunEnds(t *testing.T) {
 	})
 }
 
-// While a MapFunc of another subscriber to the watch hangs, StartServingGVK, AddWatches and RemoveWatches return when
-// their context is cancelled. The requested changes are made later.
-func TestS2_CancelledCallsReturnWhileAMapFuncHangs(t *testing.T) {
-	f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-	hanging, shared, late := f.types[0], f.types[1], f.types[2]
-	for _, gvr := range []schema.GroupVersionResource{shared, late} {
-		object := &unstructured.Unstructured{}
-		object.SetGroupVersionKind(gvr.GroupVersion().WithKind("Type"))
-		object.SetName("a")
-		must(f.client.Resource(gvr).Namespace("default").Create(t.Context(), object, metav1.CreateOptions{}))
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() { ended <- f.controller.Run(ctx) }()
-	mapping, hang := make(chan struct{}), make(chan struct{})
-	mapFunc := func(context.Context, dynamiccontroller.Object) []string {
-		close(mapping)
-		<-hang
-		return nil
-	}
-	served := make(chan error)
-	go func() {
-		// This call blocks too if the watch delivers objects to the MapFunc before the call returns.
-		served <- f.controller.StartServingGVK(ctx, hanging, succeed, dynamiccontroller.Watches(shared, mapFunc))
-	}()
-	<-mapping
-	called := make(chan struct{}, 1)
-	short, end := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer end()
-	if err := f.controller.StartServingGVK(short, late, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
-		called <- struct{}{}
-		return nil
-	}, dynamiccontroller.Owns(shared)); err != nil {
-		t.Error(err)
-	}
-	if short.Err() == nil {
-		t.Error("StartServingGVK did not wait")
-	}
-	every := dynamiccontroller.Owns(shared, dynamiccontroller.EveryOwner())
-	short, end = context.WithTimeout(ctx, 100*time.Millisecond)
-	defer end()
-	if err := f.controller.AddWatches(short, late, every); err != nil {
-		t.Error(err)
-	}
-	if err := f.controller.RemoveWatches(short, late, every.Key()); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("RemoveWatches returned %v, want DeadlineExceeded", err)
-	}
-	close(hang)
-	<-called
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+// While a MapFunc of a type hangs, StartServingGVK, AddWatches and RemoveWatches return at once for another type that
+// shares the watch, and the other type is reconciled: when it starts, after events and after a promotion. Only calls
+// that end the watch with the hung MapFunc wait.
+func TestS3_HungMapFuncOfASharedWatchDoesNotAffectOtherTypes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1, ShutdownTimeout: time.Second})
+		hanging, shared, other := f.types[0], f.types[1], f.types[2]
+		f.put(hanging, "h")
+		f.put(other, "a")
+		f.put(shared, "of-a", f.id(other, "a"))
+		hang := make(chan struct{})
+		var mu sync.Mutex
+		calls := 0
+		mapFunc := func(context.Context, dynamiccontroller.Object) []string {
+			mu.Lock()
+			calls++
+			mu.Unlock()
+			<-hang
+			return nil
+		}
+		stopWatches := f.runWatches()
+		stop := f.start()
+		began := time.Now()
+		own, c := newCalls(succeed), newCalls(succeed)
+		hung := dynamiccontroller.Watches(shared, mapFunc)
+		f.serve(hanging, own.handle, hung)
+		every := dynamiccontroller.Owns(shared, dynamiccontroller.EveryOwner())
+		mapped := dynamiccontroller.Watches(shared, func(_ context.Context, o dynamiccontroller.Object) []string {
+			return []string{"default/of-" + o.GetName()}
+		})
+		f.serve(other, c.handle, dynamiccontroller.Owns(shared), mapped)
+		synctest.Wait()
+		c.want(t, "the start", named("a", "of-of-a"))
+		if err := f.controller.AddWatches(t.Context(), other, every); err != nil {
+			t.Error(err)
+		}
+		c.want(t, "another watch", named("a"))
+		if err := f.controller.RemoveWatches(t.Context(), other, every.Key()); err != nil {
+			t.Error(err)
+		}
+		f.put(shared, "of-a", f.id(other, "a"))
+		f.put(other, "b")
+		f.put(hanging, "i")
+		c.want(t, "events", named("a", "b", "of-of-a"))
+		if took := time.Since(began); took > 0 {
+			t.Errorf("the calls and events took %s, want no waiting", took)
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := f.controller.RemoveWatches(short, hanging, hung.Key()); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("RemoveWatches returned %v for the hung watch, want DeadlineExceeded", err)
+		}
+		time.Sleep(10 * time.Second)
+		own.want(t, "the type with the hung MapFunc", named("h", "i"))
+		mu.Lock()
+		if calls != 1 {
+			t.Errorf("the hung MapFunc was called %d times, want once", calls)
+		}
+		mu.Unlock()
+		close(hang)
+		synctest.Wait()
+		if err := stop(); err != nil {
+			t.Log("the run returned", err) // its function hangs
+		}
+		stopWatches()
+	})
+}
+
+// After a promotion, a type is reconciled at once although a MapFunc of another type hangs with an object of a shared
+// watch. The type with the hung MapFunc is reconciled after ten seconds.
+func TestS3_HungMapFuncDoesNotDelayThePromotionOfOtherTypes(t *testing.T) {
+	testHungPromotion(t, func(hang <-chan struct{}, shared schema.GroupVersionResource) []dynamiccontroller.ServeOption {
+		return []dynamiccontroller.ServeOption{dynamiccontroller.Watches(shared,
+			func(context.Context, dynamiccontroller.Object) []string { <-hang; return nil })}
+	})
+}
+
+// The same for a predicate, which is not called with existing objects but with a change.
+func TestS3_HungPredicateDoesNotDelayOtherTypes(t *testing.T) {
+	testHungPromotion(t, func(hang <-chan struct{}, shared schema.GroupVersionResource) []dynamiccontroller.ServeOption {
+		wait := func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool { <-hang; return true }
+		return []dynamiccontroller.ServeOption{dynamiccontroller.Owns(shared, dynamiccontroller.WithPredicate(wait))}
+	})
+}
+
+func testHungPromotion(
+	t *testing.T, options func(hang <-chan struct{}, shared schema.GroupVersionResource) []dynamiccontroller.ServeOption,
+) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1, ShutdownTimeout: time.Second})
+		hanging, shared, other := f.types[0], f.types[1], f.types[2]
+		f.put(hanging, "h")
+		f.put(other, "a")
+		f.put(shared, "of-a", f.id(other, "a"))
+		stopWatches := f.runWatches()
+		hang := make(chan struct{})
+		own, c := newCalls(succeed), newCalls(succeed)
+		f.serve(hanging, own.handle, options(hang, shared)...)
+		f.serve(other, c.handle, dynamiccontroller.Owns(shared))
+		stop := f.start()
+		began := time.Now()
+		c.want(t, "the promotion", named("a"))
+		f.put(shared, "of-a", f.id(other, "a"))
+		c.want(t, "an event of the shared watch", named("a"))
+		f.put(other, "b")
+		c.want(t, "an event of the type", named("b"))
+		if took := time.Since(began); took > 0 {
+			t.Errorf("the other type was reconciled after %s", took)
+		}
+		if function := f.status(hanging).RunningFunction; function != nil {
+			t.Errorf("the status has the running function %+v at once", function)
+		}
+		time.Sleep(10 * time.Second)
+		own.want(t, "the type with the hung function", named("h"))
+		function := f.status(hanging).RunningFunction
+		if function == nil || !function.Since.Equal(began) || !strings.Contains(function.Function, shared.Resource) {
+			t.Errorf("the running function is %+v, want one of %s since %s", function, shared.Resource, began)
+		}
+		if function := f.status(other).RunningFunction; function != nil {
+			t.Errorf("the other type has the running function %+v", function)
+		}
+		if err := stop(); err == nil || !strings.Contains(err.Error(), hanging.Resource) ||
+			strings.Contains(err.Error(), other.Resource) {
+			t.Errorf("Run returned %v, want an error that lists only the type with the hung function", err)
+		}
+		close(hang)
+		synctest.Wait()
+		f.run()()
+		stopWatches()
+	})
 }
 
 // A deletion during a replacement is delivered, whether the object is of the served type or of an owned type.
@@ -263,6 +339,39 @@ func TestS6_ReplacementLosesNoDeletion(t *testing.T) {
 		if n := f.controller.WatchesOf(parent); n != 1 {
 			t.Errorf("%d watches after the replacement, want 1", n)
 		}
+		stop()
+	})
+}
+
+// While a MapFunc hangs, so many changes wait that changes to the same object are combined, and states are lost. When
+// the function returns, all objects are reconciled, because each can be affected by a lost state.
+func TestD1_AllObjectsAreReconciledAfterStatesWereLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const changes = 1100
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		parent, child := f.types[0], f.types[1]
+		f.put(parent, "a")
+		f.put(parent, "b")
+		hang := make(chan struct{})
+		var hung atomic.Bool
+		c := newCalls(succeed)
+		f.serve(parent, c.handle, dynamiccontroller.Watches(child,
+			func(context.Context, dynamiccontroller.Object) []string {
+				if hung.Load() {
+					<-hang
+				}
+				return nil
+			}))
+		stop := f.run()
+		c.want(t, "the initial sync", named("a", "b"))
+		hung.Store(true)
+		for range changes {
+			f.put(child, "c")
+		}
+		c.want(t, "while the function hangs", named())
+		hung.Store(false)
+		close(hang)
+		c.want(t, "when the function returns", named("a", "b"))
 		stop()
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/feed"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
@@ -39,6 +40,12 @@ type Lister interface {
 	// Objects returns the objects that All iterates over, without decoding them. Use it if the metadata is sufficient,
 	// or decides which objects are decoded.
 	Objects(namespace string, selector labels.Selector) ([]Object, error)
+	// ByIndex returns the objects of all namespaces for which the function of an index returns the value, without
+	// decoding them. [WithIndex] declares the index. The result is as current as the results of the other methods. The
+	// first call builds the index. The cost of a later call is linear in the number of results and in the number of
+	// objects that have changed since the previous call. ByIndex waits for the function; see [WithIndex]. If no index with
+	// this name is declared, the error lists the declared ones.
+	ByIndex(name, value string) ([]Object, error)
 }
 
 // Lister returns a lister that reads the cache of a served type. The lister remains valid after later calls to
@@ -51,7 +58,7 @@ func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, err
 	if err != nil {
 		return nil, err
 	}
-	if reg.newest.Load().next.cache == CacheKeys && reg.subscriptions.primary.View().Options().Projection == objects.Keys {
+	if keepsNoObjects(reg.feed.Newest().Primary.Watch) && keepsNoObjects(reg.feed.Primary().View().Options()) {
 		return nil, errNoObjects(gvr)
 	}
 	return lister{gvr: gvr, find: func() (typewatch.View, error) {
@@ -59,8 +66,8 @@ func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, err
 		if err != nil {
 			return typewatch.View{}, err
 		}
-		view := reg.subscriptions.primary.View()
-		if view.Options().Projection == objects.Keys && reg.newest.Load().next.cache != CacheKeys {
+		view := reg.feed.Primary().View()
+		if keepsNoObjects(view.Options()) && !keepsNoObjects(reg.feed.Newest().Primary.Watch) {
 			return view, errNotSynced(gvr) // a swap is pending
 		}
 		return view, nil
@@ -86,8 +93,8 @@ type SecondaryLister interface {
 func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key WatchKey) (SecondaryLister, error) {
 	find := func() (typewatch.View, error) {
 		if reg, err := c.registrationOf(gvr); err == nil {
-			if sec := reg.subscriptions.find(key); sec != nil {
-				return sec.sub.View(), nil
+			if sub := reg.feed.Secondary(feed.Key(key)); sub != nil {
+				return sub.View(), nil
 			}
 		}
 		return typewatch.View{}, fmt.Errorf("%s of %s: %w", key.name(), nameOf(gvr), ErrNotServed)
@@ -97,6 +104,8 @@ func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key
 	}
 	return secondaryLister{lister: lister{gvr: key.GVR, find: find}, controllerOnly: key.Owned && !key.EveryOwner}, nil
 }
+
+func keepsNoObjects(options typewatch.Options) bool { return options.Projection == objects.Keys }
 
 func errNoObjects(gvr schema.GroupVersionResource) error {
 	return fmt.Errorf("read %s from the cache: CacheKeys keeps no objects; use CacheMetadata or CacheFull", nameOf(gvr))
@@ -120,7 +129,7 @@ func (l lister) view() (typewatch.View, error) {
 	switch {
 	case err != nil:
 		return view, err
-	case view.Options().Projection == objects.Keys:
+	case keepsNoObjects(view.Options()):
 		return view, errNoObjects(l.gvr)
 	case !view.HasSynced():
 		return view, errNotSynced(l.gvr)
@@ -184,9 +193,21 @@ func (l lister) Objects(namespace string, selector labels.Selector) ([]Object, e
 func newObjects(records []*objects.Record, view typewatch.View) []Object {
 	all := make([]Object, len(records))
 	for i, r := range records {
-		all[i] = newObject(r, view)
+		all[i] = newObject(typewatch.NewObject(r, view))
 	}
 	return all
+}
+
+func (l lister) ByIndex(name, value string) ([]Object, error) {
+	view, err := l.view()
+	if err != nil {
+		return nil, err
+	}
+	records, err := view.ByIndex(name, value)
+	if err != nil {
+		return nil, fmt.Errorf("read %s from the cache: %w", nameOf(l.gvr), err)
+	}
+	return newObjects(records, view), nil
 }
 
 func (l lister) Get(name string) (runtime.Object, error) {

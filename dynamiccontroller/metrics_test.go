@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,13 +16,14 @@ import (
 )
 
 // completed records the reconciles reported to Metrics.
-type completed struct{ reconciles []dynamiccontroller.Reconcile }
+type completed struct {
+	dynamiccontroller.NoMetrics
+	reconciles []dynamiccontroller.Reconcile
+}
 
 func (c *completed) Reconciled(done dynamiccontroller.Reconcile) {
 	c.reconciles = append(c.reconciles, done)
 }
-
-func (*completed) Forget(schema.GroupVersionResource) {}
 
 // The time in the queue includes neither the handler call nor the delay of a requeue.
 func TestMetrics_ReportTimeInQueueAndDuration(t *testing.T) {
@@ -44,6 +46,10 @@ func TestMetrics_ReportTimeInQueueAndDuration(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		stop()
+		if err := m.reconciles[0].Err; err == nil || err.Error() != "requeue after 1m0s" {
+			t.Errorf("the error of the requeue is %v", err)
+		}
+		m.reconciles[0].Err = nil
 		reconcile := func(outcome dynamiccontroller.Outcome, queued time.Duration) dynamiccontroller.Reconcile {
 			return dynamiccontroller.Reconcile{GVR: gvr, Outcome: outcome, Queued: queued, Took: 2 * time.Second}
 		}
@@ -58,8 +64,61 @@ func TestMetrics_ReportTimeInQueueAndDuration(t *testing.T) {
 	})
 }
 
+// syncs records the syncs reported to Metrics.
+type syncs struct {
+	dynamiccontroller.NoMetrics
+	mu   sync.Mutex // guards done
+	done []dynamiccontroller.Sync
+}
+
+func (s *syncs) Synced(done dynamiccontroller.Sync) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done = append(s.done, done)
+}
+
+// A sync is reported once for a watch that two types share, and again after a failure. Changes and watches are counted.
+func TestMetrics_ReportSyncsAndCountChangesAndWatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &syncs{}
+		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}, dynamiccontroller.WithMetrics(m))
+		child := f.types[2]
+		f.failLists(child, errOnPurpose)
+		stop := f.run()
+		for _, gvr := range f.types[:2] {
+			f.serve(gvr, succeed, dynamiccontroller.Owns(child))
+		}
+		time.Sleep(10 * time.Second)
+		f.failLists(child, nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		took := map[schema.GroupVersionResource]time.Duration{}
+		for _, done := range m.done {
+			took[done.GVR] = done.Took
+		}
+		if len(m.done) != 3 || took[f.types[0]] > time.Second || took[child] < 10*time.Second || took[child] > time.Minute {
+			t.Errorf("got the syncs %v, want one for each of the three types", m.done)
+		}
+		if got := f.controller.WatchCount(); got != 3 {
+			t.Errorf("%d watches, want 3", got)
+		}
+		before := f.status(f.types[0])
+		f.put(child, "c", f.id(f.types[0], "w"))
+		f.put(child, "c", f.id(f.types[0], "w"))
+		f.delete(child, "c")
+		after := f.status(f.types[0])
+		if n := after.Secondaries[0].Changes - before.Secondaries[0].Changes; n != 3 || after.Changes != before.Changes {
+			t.Errorf("counted %d changes of the child and %d of the type itself, want 3 and 0", n, after.Changes-before.Changes)
+		}
+		stop()
+	})
+}
+
 // recordingMetrics blocks Forget until it is released.
 type recordingMetrics struct {
+	dynamiccontroller.NoMetrics
 	forgetting, release chan struct{}
 	calls               []string
 }

@@ -5,15 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -39,15 +42,87 @@ func metadataOf(m interface {
 	}
 }
 
+// An Object can be passed to functions that need a metav1.Object. They cannot change the cache.
+func TestObject_IsAReadOnlyMetadataObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		stop := f.run()
+		f.serve(f.types[0], succeed)
+		f.put(f.types[0], "child", f.id(f.types[1], "owner"))
+		all, err := must(f.controller.Lister(f.types[0])).Objects("", nil)
+		if err != nil || len(all) != 1 {
+			t.Fatal(all, err)
+		}
+		if owner := metav1.GetControllerOf(all[0]); owner == nil || owner.Name != "owner" {
+			t.Errorf("the controller is %v", owner)
+		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("a setter changed the cached object")
+				}
+			}()
+			all[0].SetName("changed")
+		}()
+		stop()
+	})
+}
+
+// kinds is a mapper that knows the kind of one type, and panics for the type "panics".
+type kinds struct {
+	meta.RESTMapper
+	known schema.GroupVersionResource
+}
+
+func (k kinds) KindFor(gvr schema.GroupVersionResource) (schema.GroupVersionKind, error) {
+	if gvr != k.known {
+		panic("on purpose")
+	}
+	return gvr.GroupVersion().WithKind("Known"), nil
+}
+
+func TestWithRESTMapper_MetadataHasTheKindOfItsType(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mapper := &kinds{}
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1},
+			dynamiccontroller.WithRESTMapper(mapper))
+		mapper.known = f.types[0]
+		stop := f.run()
+		for gvr, want := range map[schema.GroupVersionResource]string{
+			f.types[0]: "Known", f.types[1]: "PartialObjectMetadata",
+		} {
+			f.put(gvr, "w")
+			var predicate string
+			f.serve(gvr, succeed, dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata),
+				dynamiccontroller.WithPredicate(func(_ context.Context, _, o dynamiccontroller.Object) bool {
+					predicate = o.Object().GetObjectKind().GroupVersionKind().Kind
+					return true
+				}))
+			f.put(gvr, "w")
+			object, err := must(f.controller.Lister(gvr)).Get("default/w")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := object.GetObjectKind().GroupVersionKind().Kind; got != want || predicate != want {
+				t.Errorf("got the kinds %q and %q, want %q", got, predicate, want)
+			}
+		}
+		stop()
+	})
+}
+
 // Object.Object returns an object in the same form as the subscription's lister, even if a shared watch stores more.
 func TestObject_EqualsTheListersObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
 		child := f.types[2]
 		stop := f.run()
+		var mu sync.Mutex
 		seen := map[string]runtime.Object{}
 		watch := func(name string, mode dynamiccontroller.CacheMode) dynamiccontroller.Watch {
 			return dynamiccontroller.Watches(child, func(_ context.Context, object dynamiccontroller.Object) []string {
+				mu.Lock()
+				defer mu.Unlock()
 				seen[name] = object.Object()
 				if diff := cmp.Diff(metadataOf(seen[name].(metav1.Object)), metadataOf(object)); diff != "" {
 					t.Errorf("%s: the metadata differ: %s", name, diff)

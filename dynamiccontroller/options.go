@@ -1,9 +1,11 @@
 package dynamiccontroller
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,15 +16,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/feed"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/selectors"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
 // ServeOption is an option for [DynamicController.StartServingGVK]: a [Watch], any [CommonOption], [WithConcurrency],
-// [WithWeight], [WithReconcileTimeout] or [WithRateLimiter]. If the same option, or a Watch with the same key, is given
-// more than once, the last one takes effect.
+// [WithWeight], [WithFlow], [WithFlowConcurrency], [WithReconcileTimeout], [WithRateLimiter], [KeepRequeues] or
+// [KeepWatches]. If the same option, or a Watch with the same key, is given more than once, the last one takes effect.
 type ServeOption interface{ applyToServe(o *serveOptions) }
 
 // CommonOption is an option for [DynamicController.StartServingGVK], [Owns] and [Watches]. It applies to the watch on
@@ -46,6 +48,19 @@ func (c CommonOption) applyTo(o *watchOptions) {
 	}
 }
 
+// OwnsOption is an option for [Owns]. [EveryOwner] and every [CommonOption] are OwnsOptions.
+type OwnsOption interface{ applyToOwns(o *secondaryOptions) }
+
+// WatchesOption is an option for [Watches]. Every [CommonOption] is a WatchesOption.
+type WatchesOption interface{ applyToWatches(o *secondaryOptions) }
+
+// EveryOwner makes [Owns] reconcile all owners of an object instead of only its controller.
+func EveryOwner() OwnsOption { return everyOwner{} }
+
+type everyOwner struct{}
+
+func (everyOwner) applyToOwns(o *secondaryOptions) { o.key.EveryOwner = true }
+
 type serveOption func(*serveOptions)
 
 func (f serveOption) applyToServe(o *serveOptions) { f(o) }
@@ -59,8 +74,8 @@ const (
 	CacheFull CacheMode = iota
 	// CacheMetadata keeps only the metadata, without managedFields, as a *metav1.PartialObjectMetadata.
 	CacheMetadata
-	// CacheKeys keeps only keys, UIDs and versions. It cannot be used with listers, predicates or transforms. If a server
-	// sends no resourceVersions, changes cannot be detected in a list, and each list reconciles all objects.
+	// CacheKeys keeps only keys, UIDs and versions. It cannot be used with listers, predicates, transforms or indexes. If
+	// a server sends no resourceVersions, changes cannot be detected in a list, and each list reconciles all objects.
 	CacheKeys
 )
 
@@ -70,14 +85,63 @@ const defaultReconcileTimeout = 5 * time.Minute
 
 // serveOptions holds the handler and the options of one call to StartServingGVK. It is immutable once registered.
 type serveOptions struct {
-	reg          *registration
-	watchOptions // of the served type
+	gvr          schema.GroupVersionResource
+	shard        int
+	feed         *feed.Options // what the feed needs of these options
+	watchOptions               // of the served type
 	handler      Handler
 	concurrency  int
 	weight       int
-	timeout      time.Duration       // of one handler call; negative means no timeout
-	limiter      limiter             // nil for the default
-	secondaries  []*secondaryOptions // one for each Watch, in order; if keys are equal, the last one wins
+	flowOf       func(ObjectIdentifiers) string // nil if all objects are in one flow
+	perFlow      int                            // limit of concurrency of each flow; 0 for none
+	timeout      time.Duration                  // of one handler call; negative means no timeout
+	limiter      limiter                        // nil for the default
+	secondaries  []*secondaryOptions            // one for each Watch, in order; if keys are equal, the last one wins
+	keepRequeues bool
+	keepWatches  bool
+}
+
+// secondaryOptions holds the options of one Watch. It is immutable once Owns or Watches has returned.
+type secondaryOptions struct {
+	watchOptions
+	key     WatchKey
+	mapFunc MapFunc      // nil if the Watch was created by Owns
+	asFeed  *feed.Source // what the feed needs of these options; set by asWatch
+}
+
+// WatchKey identifies one of the watches of a served type. Two Watch values with equal keys describe the same watch,
+// possibly with different options. A WatchKey can be used as a map key.
+type WatchKey struct {
+	GVR        schema.GroupVersionResource // the watched type
+	Namespaces string                      // sorted, and separated by commas; empty for all namespaces
+	// LabelSelector uses the API server's syntax. It is "!nothing,nothing" if it matches no objects.
+	LabelSelector string
+	// FieldSelector uses the API server's syntax, with its terms in alphabetical order. It is
+	// "metadata.name!=nothing,metadata.name=nothing" if it matches no objects.
+	FieldSelector string
+	Owned         bool // the watch was created by Owns, not by Watches
+	EveryOwner    bool // Owns was called with the option EveryOwner
+}
+
+// name returns a short form of the key for error messages, such as "Owns(pods.v1)". It is not called String, because
+// SecondaryStatus embeds WatchKey and would inherit that method.
+func (k WatchKey) name() string {
+	if k.Owned {
+		return "Owns(" + nameOf(k.GVR) + ")"
+	}
+	return "Watches(" + nameOf(k.GVR) + ")"
+}
+
+// compare orders keys by type, namespaces, selectors and kind of watch.
+func (k WatchKey) compare(other WatchKey) int {
+	return cmp.Or(
+		strings.Compare(nameOf(k.GVR), nameOf(other.GVR)),
+		strings.Compare(k.Namespaces, other.Namespaces),
+		strings.Compare(k.LabelSelector, other.LabelSelector),
+		strings.Compare(k.FieldSelector, other.FieldSelector),
+		strings.Compare(k.name(), other.name()), // Owns before Watches
+		strings.Compare(strconv.FormatBool(k.EveryOwner), strconv.FormatBool(other.EveryOwner)),
+	)
 }
 
 // watchOptions determines which objects of a type are watched, and which part of each object is kept.
@@ -86,6 +150,7 @@ type watchOptions struct {
 	managedFields bool
 	transform     cache.TransformFunc
 	predicate     Predicate
+	indexes       map[string]func(Object) []string
 
 	watch typewatch.Key // the watch that the options require; the method complete sets its GVR and projection
 	errs  []error       // errors in the options
@@ -119,6 +184,32 @@ func WithWeight(n int) ServeOption {
 	})
 }
 
+// WithFlow makes waiting objects of the type take turns by flow, so that many objects of one flow do not delay those of
+// the others; see promise F3 in the package documentation. flowOf returns the flow of an object. For example,
+// WithFlow(ObjectIdentifiers.Namespace) makes the objects of different namespaces take turns. A flow costs memory only
+// while an object of it is waiting or being reconciled.
+//
+// flowOf is called whenever an object is added to the queue, and again for all waiting objects when the options change.
+// It must depend on nothing but the object's identifiers, must not use the controller, and must be safe for concurrent
+// use. It is called while a watch delivers a change. A function that hangs therefore blocks the watch, also for the
+// other types that share it. If it panics, the panic is logged, and the object is in the flow "". If flowOf is nil, all
+// objects are in one flow, which is the default.
+func WithFlow(flowOf func(ObjectIdentifiers) string) ServeOption {
+	return serveOption(func(o *serveOptions) { o.flowOf = flowOf })
+}
+
+// WithFlowConcurrency limits each flow of the type to n concurrent handler calls; see [WithFlow], which it requires.
+// The limit must be at least 1. The waiting objects of a flow at its limit occupy no worker. Running handlers from an
+// earlier registration of the type also count toward the limit. By default, there is no such limit.
+func WithFlowConcurrency(n int) ServeOption {
+	return serveOption(func(o *serveOptions) {
+		if n < 1 {
+			o.reject("WithFlowConcurrency(%d): must be at least 1", n)
+		}
+		o.perFlow = n
+	})
+}
+
 // WithReconcileTimeout sets the duration after which a handler's context is cancelled, with the cause
 // [ErrReconcileTimeout]. The default is 5 minutes. A negative duration disables the timeout. Zero is invalid.
 func WithReconcileTimeout(d time.Duration) ServeOption {
@@ -137,6 +228,18 @@ func WithReconcileTimeout(d time.Duration) ServeOption {
 func WithRateLimiter(l workqueue.TypedRateLimiter[ObjectIdentifiers]) ServeOption {
 	return serveOption(func(o *serveOptions) { o.limiter = l })
 }
+
+// KeepRequeues keeps the pending delay of an object, from [RequeueAfter] or a retry, if the object is reconciled before
+// the delay has expired, for example because of an event. The object is then reconciled again when the delay expires.
+// This is how client-go's workqueue behaves, so that handlers written for it may rely on it. An object has at most one
+// delay. If several are requested, the one that expires first applies. The delay is cancelled if the object is parked,
+// or gone and not retried. By default, an earlier reconcile cancels the delay, because its outcome is more recent.
+func KeepRequeues() ServeOption { return serveOption(func(o *serveOptions) { o.keepRequeues = true }) }
+
+// KeepWatches keeps the watches that the type already has, including those that AddWatches has added, when
+// StartServingGVK replaces the handler and the options. A Watch that is passed to StartServingGVK replaces the one with
+// the same key. By default, the watches that are not passed to StartServingGVK are removed.
+func KeepWatches() ServeOption { return serveOption(func(o *serveOptions) { o.keepWatches = true }) }
 
 // WithNamespaces restricts a watch to the given namespaces. Each of them is listed and watched with separate requests,
 // so permissions in these namespaces are sufficient. The watch has synced when the lists of all these namespaces are
@@ -215,16 +318,51 @@ func WithTransform(f cache.TransformFunc) CommonOption {
 }
 
 // WithPredicate makes the controller ignore changes for which f returns false. Initial lists, resyncs, Enqueue and
-// retries are not affected. Calls for one watch are never concurrent. They must return quickly, because all subscribers
-// to the watch wait for them. If f panics, the panic is logged and the change is processed. If f is nil, every change
-// is processed. If f returns false for a deletion, failed reconciles of the object are no longer retried. WithPredicate
+// retries are not affected. Calls for one watch of a type are never concurrent. Until a call returns, later changes
+// wait; see [Predicate]. If f panics, the panic is logged and the change is processed. If f is nil, every change is
+// processed. If f returns false for a deletion, failed reconciles of the object are no longer retried. WithPredicate
 // cannot be combined with [CacheKeys].
 //
 // After a change to the type's schema, f is called with old and new states that have the same resourceVersion and
-// generation. A predicate that compares only these fields ignores such changes. After a watch is replaced, the old
-// state of an object that was deleted during the replacement may contain only its metadata, or only its key.
+// generation. A predicate that compares only these fields ignores such changes.
 func WithPredicate(f Predicate) CommonOption {
 	return CommonOption{func(o *watchOptions) { o.predicate = f }}
+}
+
+// WithIndex declares an index of the watch's cache. [Lister].ByIndex finds the objects for which f returns a value. f
+// returns any number of values, as an IndexFunc of client-go does. For example, to find the objects that refer to a
+// secret, f returns the names of the secrets that an object refers to. To find objects in a namespace, f can return
+// values that begin with the namespace.
+//
+// An index belongs to the options, even if the watch is shared. If several options declare an index with the same name,
+// the last one takes effect. StartServingGVK replaces all indexes. AddWatches keeps the indexes of an existing watch,
+// and adds those with new names. WithIndex cannot be combined with [CacheKeys].
+//
+// f is called by ByIndex, in the goroutine of its caller. An index costs nothing until the first call to ByIndex, which
+// calls f for each object in the cache. Later calls do so for each object that has changed since. f is called for all
+// objects again after a relist, and if more than 64 objects, and about half of all objects, have changed since the last
+// call. An index keeps a copy of each object's values and, for each value, a map of its objects. An object without
+// values takes no memory.
+//
+// f must be deterministic, fast and safe for concurrent use. It must use nothing but the object. If f panics, the
+// object has no values. The first panic of an index is logged as an error, the others at V(1).
+//
+// Concurrent calls to ByIndex for the same index wait for each other. If f hangs, these calls hang, and so do the
+// handlers that have made them, as with any other function that a handler calls. [TypeStatus].RunningFunction names the
+// index. f must not call ByIndex for its own index, because it would wait for itself.
+func WithIndex(name string, f func(Object) []string) CommonOption {
+	return CommonOption{func(o *watchOptions) {
+		switch {
+		case name == "":
+			o.reject("WithIndex: the name is empty")
+		case f == nil:
+			o.reject("WithIndex(%q): the function is nil", name)
+		}
+		if o.indexes == nil {
+			o.indexes = map[string]func(Object) []string{}
+		}
+		o.indexes[name] = f
+	}}
 }
 
 // newServeOptions applies the options. The returned error lists all invalid options.
@@ -232,6 +370,7 @@ func (c *DynamicController) newServeOptions(
 	gvr schema.GroupVersionResource, handler Handler, opts []ServeOption,
 ) (*serveOptions, error) {
 	o := &serveOptions{
+		gvr:     gvr,
 		handler: handler,
 		weight:  1,
 		timeout: defaultReconcileTimeout,
@@ -243,6 +382,9 @@ func (c *DynamicController) newServeOptions(
 		o.reject("the handler is nil")
 	}
 	applyAll(opts, ServeOption.applyToServe, o)
+	if o.perFlow > 0 && o.flowOf == nil {
+		o.reject("WithFlowConcurrency(%d) requires WithFlow", o.perFlow)
+	}
 	o.complete(gvr)
 	o.errs = append(o.errs, c.source.Check(o.watch.Projection))
 	for _, secondary := range o.secondaries {
@@ -250,7 +392,10 @@ func (c *DynamicController) newServeOptions(
 			o.reject("%s: %w", secondary.key.name(), err)
 		}
 	}
-	return o, errors.Join(o.errs...)
+	if c.shardOf != nil && !callUserCode(c.log, "Shard function panicked", func() { o.shard = c.shardOf(gvr) }) {
+		o.reject("the function passed to WithShards panicked")
+	}
+	return o, invalid(errors.Join(o.errs...))
 }
 
 // applyAll calls apply for each option, and rejects nil options.
@@ -277,28 +422,54 @@ func (o *watchOptions) complete(gvr schema.GroupVersionResource) {
 	if o.managedFields && o.cache != CacheFull {
 		o.reject("WithManagedFields requires WithCache(CacheFull)")
 	}
-	if o.cache == CacheKeys && (o.predicate != nil || o.transform != nil) {
-		o.reject("WithPredicate and WithTransform cannot be combined with WithCache(CacheKeys)")
+	if o.cache == CacheKeys && (o.predicate != nil || o.transform != nil || o.indexes != nil) {
+		o.reject("WithPredicate, WithTransform and WithIndex cannot be combined with WithCache(CacheKeys)")
 	}
 }
 
-// sameWatch reports whether o and other can use the same watch. Functions cannot be compared, so sameWatch returns
-// false if o or other has a transform.
-func (o *watchOptions) sameWatch(other *watchOptions) bool {
-	return o.watch == other.watch && o.transform == nil && other.transform == nil
+// source returns the options as a source without a key and without targets.
+func (o *watchOptions) source() *feed.Source {
+	source := &feed.Source{
+		Name: nameOf(o.watch.GVR), Watch: typewatch.Options{Key: o.watch, Transform: o.transform},
+	}
+	if o.predicate != nil {
+		source.Accepts = o.accepts
+	}
+	if o.indexes != nil {
+		functions := map[string]func(*typewatch.Object) []string{}
+		for name, f := range o.indexes {
+			functions[name] = func(object *typewatch.Object) []string { return f(newObject(object)) }
+		}
+		source.Watch.Indexes = typewatch.NewIndexes(functions)
+	}
+	return source
 }
 
-// keepsWatch reports whether AddWatches can apply the new options without replacing the current watch. Unlike
-// sameWatch, it allows the current watch to have a transform. Otherwise, a handler that calls AddWatches with a
-// transform would replace the watch on every reconcile.
-func (o *watchOptions) keepsWatch(next *watchOptions) bool {
-	return o.watch == next.watch && (o.transform != nil || next.transform == nil)
+func (o *serveOptions) sources() []*feed.Source {
+	sources := make([]*feed.Source, len(o.secondaries))
+	for i, secondary := range o.secondaries {
+		sources[i] = secondary.asFeed
+	}
+	return sources
 }
 
-func (o *watchOptions) subscription() typewatch.Options {
-	return typewatch.Options{Key: o.watch, Transform: o.transform}
+// accepts reports whether the predicate accepts a change. It returns true if the predicate panics.
+func (o *watchOptions) accepts(e feed.Environment, before, after *typewatch.Object) (accepted bool) {
+	returned := e.Call("predicate", "Predicate panicked, change accepted", func() {
+		accepted = o.predicate(e.Context, newObject(before), newObject(after))
+	})
+	return accepted || !returned
 }
 
-func (o *serveOptions) limits() fairqueue.Limits {
-	return fairqueue.Limits{Weight: o.weight, Concurrency: o.concurrency}
+// keys calls the MapFunc for a stored object. It returns nil if the MapFunc panics.
+func (o *secondaryOptions) keys(e feed.Environment, object *typewatch.Object) (keys []string) {
+	e.Log = e.Log.WithValues(keyWatched, nameOf(o.key.GVR))
+	if !e.Call("MapFunc", "MapFunc panicked, nothing enqueued", func() {
+		keys = o.mapFunc(e.Context, newObject(object))
+	}) {
+		return nil
+	}
+	return keys
 }
+
+type limiter = workqueue.TypedRateLimiter[ObjectIdentifiers]

@@ -4,33 +4,16 @@ import (
 	"context"
 	"testing"
 
-	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-func TestAccepts_AllocatesNothingWithoutAPredicate(t *testing.T) {
-	stored, err := objects.Encode(&unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "v1", "kind": "Widget", "metadata": map[string]any{"name": "a"},
-	}}, objects.Full, "1")
-	if err != nil {
-		t.Fatal(err)
+func TestAccepts_IsUnsetWithoutAPredicate(t *testing.T) {
+	if (&watchOptions{}).source().Accepts != nil {
+		t.Error("changes are passed to a function, although there is no predicate")
 	}
-	count := func(predicate Predicate) float64 {
-		o := &watchOptions{predicate: predicate}
-		return testing.AllocsPerRun(100, func() {
-			if !o.accepts(context.Background(), logr.Discard(), typewatch.View{}, objects.Change{Old: stored, New: stored}) {
-				t.Error("accepts returned false, want true")
-			}
-		})
-	}
-	if n := count(nil); n != 0 {
-		t.Errorf("accepts makes %v allocations without a predicate, want none", n)
-	}
-	if n := count(func(context.Context, Object, Object) bool { return true }); n > 4 {
-		t.Errorf("accepts makes %v allocations with a predicate, want at most 4", n)
+	o := &watchOptions{predicate: func(context.Context, Object, Object) bool { return true }}
+	if o.source().Accepts == nil {
+		t.Error("changes are not passed to the predicate")
 	}
 }
 

@@ -15,38 +15,22 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// Outcome is the result of a handler call. It is also used as a metric label.
-type Outcome string
-
-const (
-	OutcomeSuccess     Outcome = "success"
-	OutcomeRequeue     Outcome = "requeue"     // the handler returned RequeueAfter
-	OutcomeGone        Outcome = "gone"        // the object or its type is gone, or its namespace is terminating
-	OutcomeInterrupted Outcome = "interrupted" // the run ended, serving stopped, or the error is an Interrupted error
-	OutcomeFailure     Outcome = "failure"     // the object will be retried
-	OutcomePanic       Outcome = "panic"       // the object will be retried
-	OutcomeParked      Outcome = "parked"      // parked after too many consecutive failures
-	OutcomeTerminal    Outcome = "terminal"    // parked because the handler returned Terminal
-)
-
 // reconcile calls the handler for an object and processes the result.
-func (r *registration) reconcile(id ObjectIdentifiers, queued time.Duration) {
-	defer r.controller.queue.Done(id)
-	options := r.options.Load()
-	ctx, ok := r.beginCall(id.NamespacedKey, options)
-	if !ok {
+func (r *registration) reconcile(in *run, id ObjectIdentifiers, queued time.Duration) {
+	made, ctx := r.beginCall(in, id.NamespacedKey, queued)
+	if made == nil {
 		return
 	}
-	if options.timeout > 0 {
+	if timeout := made.options.timeout; timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, options.timeout, ErrReconcileTimeout)
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, ErrReconcileTimeout)
 		defer cancel()
 	}
 	log := r.log.WithValues(keyObject, id.NamespacedKey)
 	got := goexitResult
 	// The outcome is settled in a deferred function, because the handler can call runtime.Goexit.
-	defer func() { r.endCall(id.NamespacedKey, r.settle(ctx, log, id, got), queued) }()
-	got = r.call(logr.NewContext(ctx, log), options.handler, id)
+	defer func() { r.endCall(made, r.settle(ctx, log, id, got), got.err) }()
+	got = r.call(logr.NewContext(ctx, log), made.options.handler, id)
 }
 
 // settle records the outcome of a reconcile and determines whether the object is reconciled again. It is the only place
@@ -57,28 +41,31 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 	if outcome == OutcomePanic {
 		log.Error(got.err, "Handler panicked", keyStack, string(got.stack))
 	}
-	if (failed || outcome == OutcomeTerminal) && r.isDropped(key) {
+	if (failed || outcome == OutcomeTerminal) && r.attempts.FilteredOut(key) && !r.feed.Store().Has(key) {
 		outcome, failed = OutcomeGone, false
 	} else if failed || outcome == OutcomeTerminal {
-		failures = r.recordFailure(key, got.err)
+		failures = r.attempts.Failed(key, got.err.Error())
 	}
-	if limit := r.controller.config.QueueMaxRetries; failed && limit >= 0 && failures > limit {
+	if limit := r.controller.config.maxRetries(); failed && limit >= 0 && failures > limit {
 		outcome = OutcomeParked
 	}
 	switch outcome {
-	case OutcomeSuccess:
-		r.recordSuccess(key)
-	case OutcomeGone:
-		r.recordSuccess(key)
-		log.V(1).Info("Object gone, will not retry", keyError, got.err.Error())
+	case OutcomeSuccess, OutcomeGone:
+		r.attempts.Succeeded(key)
+		r.group.Forget(key)
+		if outcome == OutcomeGone {
+			r.group.CancelDelay(key)
+			log.V(1).Info("Object gone, will not retry", keyError, got.err.Error())
+		}
 	case OutcomeRequeue:
-		r.recordRequeue(key, got.after)
-		if got.after > 0 {
+		r.attempts.Requeued(key, got.after <= 0 && !got.now)
+		if got.after > 0 || got.now {
 			r.group.Forget(key)
 			r.addAfter(key, got.after)
 		} else {
 			r.group.AddRateLimited(key)
 		}
+		log.V(1).Info("Requeued", keyReason, got.err.Error())
 	case OutcomeInterrupted:
 		delay := min(interruptedDelay, r.controller.config.MaxRetryDelay)
 		if hasEnded(ctx) {
@@ -93,7 +80,11 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 		}
 		log.Info("Reconcile failed, will retry", keyFailures, failures, keyError, got.err.Error())
 	case OutcomeParked, OutcomeTerminal:
-		r.park(key)
+		r.group.Forget(key)
+		r.group.CancelDelay(key)
+		for _, dropped := range r.attempts.Park(key, !r.feed.Store().Has(key)) {
+			r.log.V(1).Info("Parked object is not in the cache, dropped", keyObject, dropped)
+		}
 		log.Error(got.err, "Reconcile failed, object parked", keyFailures, failures)
 		if notify := r.controller.parked; notify != nil {
 			callUserCode(log, "Parked function panicked", func() { notify(id) })
@@ -102,15 +93,13 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 	return outcome
 }
 
-// interruptedDelay is the delay before an interrupted reconcile is retried. The run usually ends before that.
-const interruptedDelay = time.Second
-
 // result is the result of a handler call. It does not contain the error that the handler returned, because that error's
 // methods can panic.
 type result struct {
 	outcome Outcome
 	err     error         // nil on success; otherwise has the text of the handler's error
 	after   time.Duration // the delay of a requeue
+	now     bool          // a requeue without a delay
 	stack   []byte        // the stack of a panic, or nil
 }
 
@@ -140,14 +129,14 @@ func (r *registration) call(ctx context.Context, handler Handler, id ObjectIdent
 func (r *registration) classify(ctx context.Context, id ObjectIdentifiers, err error) result {
 	var terminal *terminalError
 	var interrupted Interrupted
-	after, requeue := RequeueDelay(err)
+	var requeue *requeueError
 	switch {
 	case errors.As(err, &interrupted) && interrupted.Interrupted():
 		return result{outcome: OutcomeInterrupted}
 	case errors.As(err, &terminal):
 		return result{outcome: OutcomeTerminal}
-	case requeue:
-		return result{outcome: OutcomeRequeue, after: after}
+	case errors.As(err, &requeue):
+		return result{outcome: OutcomeRequeue, after: requeue.after, now: requeue.now}
 	case r.isGone(id, err):
 		return result{outcome: OutcomeGone}
 	case hasEnded(ctx):
@@ -194,7 +183,7 @@ func (r *registration) isOwnNotFound(id ObjectIdentifiers, details *metav1.Statu
 	}
 	// The details never include the namespace. If the object is in the cache, either the NotFound refers to an object with
 	// the same name in another namespace, or a pending delete event will end the retries.
-	primary := r.subscriptions.primary
+	primary := r.feed.Primary()
 	if primary.View().Store().Has(id.NamespacedKey) {
 		return false
 	}

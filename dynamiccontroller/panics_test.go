@@ -64,6 +64,7 @@ func (s brokenStringer) String() string { panic(brokenStringer{s.depth + 1}) }
 
 // outcomes records the outcomes reported to Metrics.
 type outcomes struct {
+	dynamiccontroller.NoMetrics
 	mu  sync.Mutex
 	got []dynamiccontroller.Outcome
 }
@@ -216,11 +217,12 @@ func TestD5_PanicWithNilIsAFailure(t *testing.T) {
 // unformattable is a panic value that makes fmt panic.
 var unformattable = brokenStringer{}
 
-type unformattableMetrics struct{}
+type unformattableMetrics struct{ dynamiccontroller.NoMetrics }
 
 func (unformattableMetrics) Reconciled(dynamiccontroller.Reconcile) {
 	panic(unformattable)
 }
+func (unformattableMetrics) Synced(dynamiccontroller.Sync)      { panic(unformattable) }
 func (unformattableMetrics) Forget(schema.GroupVersionResource) { panic(unformattable) }
 
 type unformattableLimiter struct{}

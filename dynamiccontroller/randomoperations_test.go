@@ -2,6 +2,9 @@ package dynamiccontroller_test
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,9 +15,10 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// TestRandomOperations applies random sequences of starts, stops, swaps, runs and changes, with handlers that fail,
-// panic, requeue and hang. It checks that no call for an object is lost, duplicated or concurrent with another call for
-// the same object. With -rapid.checks=2000 it runs 10,000 sequences, which is too many for the race detector.
+// TestRandomOperations applies random sequences of starts, stops, swaps, runs of all types or of a shard, and changes,
+// with handlers that fail, panic, requeue and hang. It checks that no call for an object is lost, duplicated or
+// concurrent with another call for the same object. With -rapid.checks=2000 it runs 10,000 sequences, which is too many
+// for the race detector.
 func TestRandomOperations(t *testing.T) {
 	runs := 0
 	defer func() {
@@ -27,7 +31,7 @@ func TestRandomOperations(t *testing.T) {
 		property := func(rt *rapid.T) {
 			runs++
 			s := newSoak(t)
-			defer s.endRun()
+			defer s.endRuns()
 			defer s.endWatches()
 			for _, gvr := range s.types {
 				for _, name := range soakNames {
@@ -56,9 +60,11 @@ var (
 			err: rapid.SampledFrom([]error{
 				nil, errOnPurpose, errOnPurpose, dynamiccontroller.Terminal(errOnPurpose),
 				dynamiccontroller.RequeueAfter(0), dynamiccontroller.RequeueAfter(5 * time.Microsecond),
+				dynamiccontroller.RequeueNow(),
 			}).Draw(rt, "outcome"),
 		}
 	})
+	soakScopes = rapid.SampledFrom([]soakScope{allShards, allShards, 0, 1})
 	// soakSwaps draws one of several options, each of which requires a different watch.
 	soakSwaps = rapid.SampledFrom([]dynamiccontroller.ServeOption{
 		dynamiccontroller.WithCache(dynamiccontroller.CacheFull), metadataOnly, withoutLabel,
@@ -73,7 +79,9 @@ func newSoak(t *testing.T) *soak {
 		fixture: newFixture(t, 3, dynamiccontroller.Config{
 			Workers: 3, ResyncPeriod: -1, QueueMaxRetries: soakRetries,
 			MinRetryDelay: time.Microsecond, MaxRetryDelay: 10 * time.Microsecond, ShutdownTimeout: time.Millisecond,
-		}),
+		}, dynamiccontroller.WithShards(shardOf)),
+		running: map[soakScope]bool{},
+		stopRun: map[soakScope]func() error{},
 		serving: map[schema.GroupVersionResource]bool{},
 		stops:   map[schema.GroupVersionResource]int{},
 		objects: map[dynamiccontroller.ObjectIdentifiers]*soaked{},
@@ -101,8 +109,9 @@ func (s *soak) operations() map[string]func(*rapid.T) {
 		"add plan 2":  addPlan,
 		"watches":     s.toggleWatches,
 		"add watches": s.changeWatches,
-		"run":         func(*rapid.T) { s.beginRun() },
-		"end":         func(*rapid.T) { s.endRun() },
+		"run 1":       func(rt *rapid.T) { s.beginRun(soakScopes.Draw(rt, "scope")) },
+		"run 2":       func(rt *rapid.T) { s.beginRun(soakScopes.Draw(rt, "scope")) },
+		"end":         s.endDrawnRun,
 		"wait": func(rt *rapid.T) {
 			time.Sleep(time.Duration(rapid.IntRange(1, 30).Draw(rt, "wait")) * time.Microsecond)
 		},
@@ -161,7 +170,7 @@ func (s *soak) deleteObject(rt *rapid.T) {
 func (s *soak) enqueue(rt *rapid.T) {
 	id := s.drawID(rt)
 	s.mu.Lock()
-	accepted := s.serving[id.GVR] && s.running
+	accepted := s.serving[id.GVR] && s.isRunning(id.GVR)
 	s.mu.Unlock()
 	if accepted {
 		s.recordEvent(id)
@@ -184,7 +193,15 @@ func (s *soak) startServing(rt *rapid.T, gvr schema.GroupVersionResource) {
 	if gvr == s.types[0] {
 		opts = append(opts, dynamiccontroller.Owns(s.types[1]))
 	}
+	if limit := rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(rt, "flow concurrency"); limit > 0 {
+		opts = append(opts, dynamiccontroller.WithFlow(firstLetter), dynamiccontroller.WithFlowConcurrency(limit))
+	}
 	s.serve(gvr, s.handle, opts...)
+}
+
+// firstLetter is a flow function. Two of the three names share a flow.
+func firstLetter(id dynamiccontroller.ObjectIdentifiers) string {
+	return strings.Replace(id.Name(), "c", "b", 1)[:1]
 }
 
 func (s *soak) stopServing(rt *rapid.T) {
@@ -225,32 +242,51 @@ func (s *soak) changeWatches(rt *rapid.T) {
 	}
 }
 
-func (s *soak) beginRun() {
+// beginRun begins a run. If it overlaps with a current one, an error is expected.
+func (s *soak) beginRun(scope soakScope) {
+	run := s.controller.Run
+	if scope != allShards {
+		run = func(ctx context.Context) error { return s.controller.RunShard(ctx, int(scope)) }
+	}
+	for other := range s.stopRun {
+		if scope.overlaps(other) {
+			if err := forASecond(run); err == nil {
+				s.t.Errorf("a run of the shard %d began during one of the shard %d; -1 means all", scope, other)
+			}
+			return
+		}
+	}
 	synctest.Wait() // Reconciles requested before the run must not count as requested during the run.
 	s.mu.Lock()
-	already := s.running
-	s.running = true
-	s.markDue(func(dynamiccontroller.ObjectIdentifiers) bool { return !already })
+	s.running[scope] = true
+	s.markDue(func(id dynamiccontroller.ObjectIdentifiers) bool { return scope.includes(id.GVR) })
 	s.mu.Unlock()
-	if !already {
-		s.stopRun = s.start()
+	s.stopRun[scope] = inBackground(run)
+}
+
+func (s *soak) endDrawnRun(rt *rapid.T) {
+	if len(s.stopRun) > 0 {
+		s.endRun(rapid.SampledFrom(slices.Sorted(maps.Keys(s.stopRun))).Draw(rt, "ends"))
 	}
 }
 
-func (s *soak) endRun() {
-	if s.stopRun == nil {
-		return
+func (s *soak) endRuns() {
+	for scope := range s.stopRun {
+		s.endRun(scope)
 	}
+}
+
+func (s *soak) endRun(scope soakScope) {
 	ended := time.Now()
-	_ = s.stopRun() // The error lists hung handlers, which return later.
-	s.stopRun = nil
+	_ = s.stopRun[scope]() // The error lists hung handlers, which return later.
+	delete(s.stopRun, scope)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, o := range s.objects {
+	for id, o := range s.objects {
 		// If a call returned at the moment when the run ended, the controller may or may not have noticed the end.
-		o.unsure = o.unsure || o.returned.Equal(ended)
+		o.unsure = o.unsure || scope.includes(id.GVR) && o.returned.Equal(ended)
 	}
-	s.running = false
+	s.running[scope] = false
 }
 
 // catchUp runs the controller until no more calls are due. From then on, all calls succeed.
@@ -258,7 +294,14 @@ func (s *soak) catchUp(rt *rapid.T) {
 	s.mu.Lock()
 	s.plans = nil
 	s.mu.Unlock()
-	s.beginRun()
+	if len(s.stopRun) == 0 {
+		s.beginRun(soakScopes.Draw(rt, "last scope"))
+	}
+	for shard := soakScope(0); shard < 2 && s.stopRun[allShards] == nil; shard++ {
+		if s.stopRun[shard] == nil {
+			s.beginRun(shard)
+		}
+	}
 	for _, gvr := range s.types {
 		if !s.serving[gvr] {
 			s.startServing(rt, gvr)

@@ -1,7 +1,6 @@
 package dynamiccontroller
 
 import (
-	"container/list"
 	"context"
 	"fmt"
 	"maps"
@@ -12,30 +11,29 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/attempts"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/feed"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
-	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// registration represents one served type, from StartServingGVK to StopServiceGVK. It persists across the controller's
-// runs and across changes of the type's handler.
+// registration is the life of one served type, from StartServingGVK to StopServiceGVK. It persists across the
+// controller's runs and across changes of the type's handler. It counts the calls to the handler, and ends when it is
+// closed and neither a call nor its feed is running any more.
 type registration struct {
 	controller *DynamicController
 	gvr        schema.GroupVersionResource
+	shard      int
 	log        logr.Logger
 	// group is not shared with an earlier or later registration of the same GVR, so that a handler that returns late
 	// does not affect another registration.
-	group group
-	// options holds the handler and the options that are in effect.
-	options       atomic.Pointer[serveOptions]
-	newest        atomic.Pointer[pendingSwap] // the last call to StartServingGVK
-	backoff       backoff                     // the default rate limiter
-	subscriptions *subscriptionSet
-	// resyncs is used only by the goroutine that performs resyncs.
+	group    group
+	options  atomic.Pointer[serveOptions] // the handler and the options that are in effect
+	attempts *attempts.Table
+	backoff  *attempts.Backoff
+	feed     *feed.Feed
+	// resyncs is used only by the goroutine of the crew that performs resyncs.
 	resyncs resync.Schedule
 	// metricsForgotten, if not nil, is closed when Metrics.Forget has returned for an earlier registration.
 	metricsForgotten <-chan struct{}
@@ -46,70 +44,39 @@ type registration struct {
 	end     sync.Once     // closes ended
 
 	mu sync.Mutex // guards the fields below
+	// run is the run that serves the registration, or the last one. It is nil before the first one.
+	run *run
 	// lifetime is the parent of the handlers' contexts. It is cancelled when the run or the registration ends.
 	lifetime      context.Context
 	cancel        context.CancelCauseFunc // cancels lifetime
 	running       map[string]time.Time    // start times of running handlers, by key
-	records       map[string]record
-	absentParked  list.List // keys of parked objects that are not in the cache, in the order in which they were parked
-	malformedKeys int       // number of malformed keys ignored so far
-	active        int       // number of running handlers and background tasks
+	malformedKeys int                     // number of malformed keys ignored so far
+	active        int                     // number of running handlers, and one for the feed while it is being closed
 	closed        bool
 }
 
-func newRegistration(c *DynamicController, gvr schema.GroupVersionResource) *registration {
+// newRegistration returns a registration without a group. The caller must open the group.
+func newRegistration(c *DynamicController, options *serveOptions) *registration {
 	reg := &registration{
 		controller: c,
-		gvr:        gvr,
-		log:        c.logOf(gvr),
+		gvr:        options.gvr,
+		shard:      options.shard,
+		log:        c.logOf(options.gvr),
+		attempts:   attempts.NewTable(),
 		stopped:    make(chan struct{}),
 		ended:      make(chan struct{}),
 		running:    map[string]time.Time{},
-		records:    map[string]record{},
 	}
-	reg.backoff = backoff{reg: reg, budget: rate.NewLimiter(retriesPerSecond, retriesBurst)}
+	reg.backoff = attempts.NewBackoff(reg.attempts, c.config.MinRetryDelay, c.config.MaxRetryDelay)
 	return reg
 }
 
-func (r *registration) addBackground(keys []string) {
-	for batch := range slices.Chunk(keys, maxBatch) {
-		r.group.Add(fairqueue.Background, batch...)
-	}
-}
-
-// maxBatch limits the number of keys that are added each time the queue is locked.
-const maxBatch = 256
-
-// addAfter adds a key to the live lane after d. If the run has already ended, a key that is not in the cache is marked
-// as pending instead, so that the next run reconciles it.
-func (r *registration) addAfter(key string, d time.Duration) {
-	if !r.group.AddAfter(key, d) && !r.subscriptions.primary.View().Store().Has(key) {
-		r.markPending(key)
-	}
-}
-
-// ignoreMalformedKey counts and logs a malformed key.
-func (r *registration) ignoreMalformedKey(source, key string, reason error) {
+// enter makes r the run that serves the registration. It sets lifetime to a new child of the run's base context and
+// returns it.
+func (r *registration) enter(run *run) context.Context {
+	ctx, cancel := context.WithCancelCause(run.base)
 	r.mu.Lock()
-	r.malformedKeys++
-	first := r.malformedKeys == 1
-	r.mu.Unlock()
-	log := r.log
-	if !first {
-		log = log.V(1)
-	}
-	log.Info("Malformed key ignored", keySource, source, keyKey, key, keyError, reason.Error())
-}
-
-// handlerOf is the context key for the options in effect when a handler was called. It includes the controller, because
-// a handler can pass its context to another controller.
-type handlerOf struct{ controller *DynamicController }
-
-// enter sets lifetime to a new child of the run's base context, and returns it.
-func (r *registration) enter(base context.Context) context.Context {
-	ctx, cancel := context.WithCancelCause(base)
-	r.mu.Lock()
-	r.lifetime, r.cancel = ctx, cancel
+	r.run, r.lifetime, r.cancel = run, ctx, cancel
 	closed := r.closed
 	r.mu.Unlock()
 	if closed {
@@ -118,24 +85,45 @@ func (r *registration) enter(base context.Context) context.Context {
 	return ctx
 }
 
-// beginCall registers a call to the handler and returns the parent of the call's context. If ok is false, the
-// registration is closed and the handler must not be called. Otherwise, the caller must call the handler and then
-// endCall.
-func (r *registration) beginCall(key string, options *serveOptions) (parent context.Context, ok bool) {
+// call is a call to a handler. It is stored in the context of the call, with a key that includes the controller,
+// because a handler can pass its context to another controller.
+type call struct {
+	reg     *registration
+	options *serveOptions // in effect when the handler was called
+	key     string
+	queued  time.Duration
+}
+
+type callKey struct{ controller *DynamicController }
+
+// callOf returns the handler call to which a context belongs, or nil.
+func (c *DynamicController) callOf(ctx context.Context) *call {
+	made, _ := ctx.Value(callKey{c}).(*call)
+	return made
+}
+
+// beginCall registers a call to the handler and returns the parent of the call's context. It returns nil if the handler
+// must not be called, because the registration is closed or another run serves it. Otherwise, the caller must call the
+// handler and then endCall.
+func (r *registration) beginCall(in *run, key string, queued time.Duration) (*call, context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
-		return nil, false
+	if r.closed || r.run != in {
+		return nil, nil
 	}
 	r.active++
 	r.running[key] = time.Now()
-	r.updateRecordLocked(key, record.started)
-	return context.WithValue(r.lifetime, handlerOf{r.controller}, options), true
+	r.attempts.Started(key)
+	made := &call{reg: r, options: r.options.Load(), key: key, queued: queued}
+	return made, context.WithValue(r.lifetime, callKey{r.controller}, made)
 }
 
-func (r *registration) endCall(key string, outcome Outcome, queued time.Duration) {
+// endCall reports a call's outcome to the metrics and records that the call has ended.
+func (r *registration) endCall(made *call, outcome Outcome, err error) {
 	r.mu.Lock()
-	done := Reconcile{GVR: r.gvr, Outcome: outcome, Queued: queued, Took: time.Since(r.running[key])}
+	done := Reconcile{
+		GVR: r.gvr, Outcome: outcome, Queued: made.queued, Took: time.Since(r.running[made.key]), Err: err,
+	}
 	r.mu.Unlock()
 	if metrics := r.controller.metrics; metrics != nil {
 		if r.metricsForgotten != nil {
@@ -145,47 +133,13 @@ func (r *registration) endCall(key string, outcome Outcome, queued time.Duration
 		callUserCode(r.log, "Metrics panicked", func() { metrics.Reconciled(done) })
 	}
 	r.mu.Lock()
-	delete(r.running, key)
+	delete(r.running, made.key)
 	r.mu.Unlock()
 	r.release()
 }
 
-// callUserCode calls f and reports whether f returned normally. If f panics, callUserCode logs the panic with the
-// message. It calls f in a goroutine, because f can call runtime.Goexit.
-func callUserCode(log logr.Logger, message string, f func()) (returned bool) {
-	<-closedAfter(func() {
-		panicked := protect.Call(f)
-		if panicked != nil {
-			log.Error(panicked, message, keyStack, string(panicked.Stack))
-		}
-		returned = panicked == nil
-	})
-	return returned
-}
-
-// background calls f in a goroutine. The registration does not end until f has returned.
-func (r *registration) background(f func()) {
-	r.mu.Lock()
-	r.active++
-	r.mu.Unlock()
-	go func() {
-		defer r.release()
-		f()
-	}()
-}
-
-// await waits until done is closed or ctx is cancelled, and reports whether done is closed.
-func await(ctx context.Context, done <-chan struct{}) bool {
-	select {
-	case <-done:
-		return true
-	case <-ctx.Done():
-		return typewatch.IsClosed(done)
-	}
-}
-
-// release records that a handler call or a background task has ended. If the registration is closed and was waiting
-// only for that call or task, the registration ends.
+// release records that a handler call has ended, or the feed. If the registration is closed and was waiting only for
+// that, the registration ends.
 func (r *registration) release() {
 	r.mu.Lock()
 	r.active--
@@ -206,15 +160,17 @@ func (r *registration) close() {
 	r.closed = true
 	r.active++
 	cancel := r.cancel
-	r.records = nil
-	r.absentParked.Init()
 	close(r.stopped)
 	r.mu.Unlock()
-	defer r.release()
 	if cancel != nil {
 		cancel(ErrServingStopped)
 	}
-	r.subscriptions.close()
+	r.attempts.Close()
+	r.feed.Close()
+	go func() {
+		<-r.feed.Ended()
+		r.release()
+	}()
 }
 
 // forget removes a registration that has ended, and closes r.ended. For the type's last registration, it calls
@@ -234,8 +190,8 @@ func (r *registration) forget() {
 	if c.ending[r.gvr] = ending; len(ending) == 0 {
 		delete(c.ending, r.gvr)
 	}
-	if c.current != nil {
-		delete(c.current.registrations, r)
+	for run := range c.runs.all() {
+		delete(run.registrations, r)
 	}
 }
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -13,12 +13,31 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+	"github.com/dynamic-controller/engine/internal/runcontext"
 )
 
-// run represents one call to Run: its workers, its handlers' context, and its registrations.
+// queue is the workqueue shared by all types, and group is the part of the queue that belongs to one registration.
+type (
+	queue = fairqueue.Queue[ObjectIdentifiers, schema.GroupVersionResource, string, served]
+	group = fairqueue.Group[ObjectIdentifiers, schema.GroupVersionResource, string, served]
+)
+
+// served is a registration and the run that serves it. The queue returns it together with each item. A worker can still
+// hold an item when the run ends and the next one begins. The run of the item shows that the item is outdated.
+type served struct {
+	reg *registration
+	run *run // nil until the first run
+}
+
+// run is one call to Run or RunShard: the context of its handlers, and the registrations that it serves. Several runs
+// can exist if they serve different shards. A run ends when its calls have returned, or after Config.ShutdownTimeout.
+// It does not stop the queue or the workers, which other runs use.
 type run struct {
 	controller *DynamicController
+	scope      scope
+	crew       *crew
 	// lifetime is the context that RunContext returns. It is cancelled when all handlers have returned.
 	lifetime context.Context
 	finish   context.CancelFunc
@@ -27,12 +46,51 @@ type run struct {
 	cancel context.CancelCauseFunc
 	// isOver reports whether Run's context has been cancelled. It checks that context directly, because a context with its
 	// own deadline check, such as one from package replica, can expire before its children are cancelled.
-	isOver  func() bool
-	ending  atomic.Bool // set before the registrations are detached, so that no others are attached afterwards
-	workers sync.WaitGroup
-
+	isOver func() bool
+	// ending is set, under the controller's lock, before the registrations are detached, so that no others are attached
+	// afterwards.
+	ending        atomic.Bool
 	registrations map[*registration]struct{} // guarded by the controller's lock
+	// replays deliver the existing objects of the standalone watches that existed when the run began.
+	replays map[*StandaloneWatch]*replay
+
+	mu    sync.Mutex           // guards the fields below
+	calls map[*worker]struct{} // workers that are calling a handler
+	ended bool                 // no more calls begin
+	done  chan struct{}        // closed when the run has ended and all calls have returned
 }
+
+// scope is the set of types that a run serves.
+type scope struct {
+	all   bool
+	shard int // if all is false
+}
+
+func (s scope) includes(reg *registration) bool { return s.all || s.shard == reg.shard }
+
+// runs holds the current runs. Their scopes are disjoint.
+type runs map[scope]*run
+
+// add adds a run, unless its scope overlaps with that of another one.
+func (r runs) add(next *run) error {
+	for other := range r {
+		if other == next.scope || other.all || next.scope.all {
+			return ErrAlreadyRunning
+		}
+	}
+	r[next.scope] = next
+	return nil
+}
+
+// of returns the run that serves a registration, or nil.
+func (r runs) of(reg *registration) *run {
+	if whole := r[scope{all: true}]; whole != nil {
+		return whole
+	}
+	return r[scope{shard: reg.shard}]
+}
+
+func (r runs) all() iter.Seq[*run] { return maps.Values(r) }
 
 // runKey is the context key for the run that calls a handler.
 type runKey struct{}
@@ -73,101 +131,229 @@ func HistoryOf(ctx context.Context) int64 {
 // Config.ShutdownTimeout. Its error lists any that are still running after that. Run can be called again while a
 // handler is still running. That handler's object is not reconciled again until the handler returns.
 //
-// Run returns an error immediately if it is already running, or if user code of the previous run, other than handlers,
-// is still running.
+// Run returns an error immediately if it or [DynamicController.RunShard] is already running, or if user code of an
+// earlier run, other than handlers, is still running.
 func (c *DynamicController) Run(ctx context.Context) error {
-	if c.configErr != nil {
-		return fmt.Errorf("run the dynamic controller: %w", c.configErr)
-	}
-	runCtx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	r := &run{controller: c, isOver: func() bool { return ctx.Err() != nil || runCtx.Err() != nil }}
-	// Handlers can continue for up to ShutdownTimeout after ctx has been cancelled.
-	lifetime, finish := context.WithCancel(context.WithoutCancel(ctx))
-	r.lifetime, r.finish = context.WithValue(lifetime, runKey{}, r), finish
-	r.base, r.cancel = context.WithCancelCause(r.lifetime)
-	attached, err := c.beginRun(r)
-	if err != nil {
+	if err := c.run(ctx, scope{all: true}); err != nil {
 		return fmt.Errorf("run the dynamic controller: %w", err)
-	}
-	c.log.Info("Starting workers", keyWorkers, c.config.Workers)
-	r.workers.Go(func() { r.resync(runCtx) })
-	// Attach registrations before the watches start, because the first list detects deletions since the last run.
-	releaseWatches := c.acquireWatches(ctx, attached)
-
-	<-ctx.Done()
-	cancel()
-	r.cancel(fmt.Errorf("%w: %w", ErrRunEnded, context.Cause(ctx)))
-	if left := r.end(releaseWatches); len(left) > 0 {
-		return fmt.Errorf("run the dynamic controller: still running %s after the context was cancelled: %s",
-			c.config.ShutdownTimeout, enumerate(left))
 	}
 	return nil
 }
 
-// beginRun makes r the current run and starts its workers. The returned channels are closed once the existing
-// registrations have been attached. StartServingGVK attaches later ones.
+// RunShard reconciles the objects of the types in one shard until ctx is cancelled; see [WithShards]. In all other
+// respects, it behaves like [DynamicController.Run]. Several shards can run at the same time. Each run has its own
+// [RunContext]. All runs share the workers, and promises F1 to F3 hold across all of them. The end of a run does not
+// affect the others. While any run is active, the watches of all served types are running.
+//
+// RunShard returns an error immediately if the shard or Run is already running, if user code of an earlier run of the
+// shard, other than handlers, is still running, or if the controller has no shards.
+func (c *DynamicController) RunShard(ctx context.Context, shard int) error {
+	err := errors.New("the controller has no shards; use the option WithShards")
+	if c.shardOf != nil {
+		err = c.run(ctx, scope{shard: shard})
+	}
+	if err != nil {
+		return fmt.Errorf("run shard %d of the dynamic controller: %w", shard, err)
+	}
+	return nil
+}
+
+func (c *DynamicController) run(ctx context.Context, scope scope) error {
+	if c.configErr != nil {
+		return c.configErr
+	}
+	r := &run{
+		controller: c, scope: scope, isOver: func() bool { return ctx.Err() != nil },
+		calls: map[*worker]struct{}{}, done: make(chan struct{}),
+	}
+	// Handlers can continue for up to ShutdownTimeout after ctx has been cancelled.
+	lifetime, finish := context.WithCancel(context.WithoutCancel(ctx))
+	lifetime = runcontext.WithEnding(lifetime, func() context.Context { return r.base })
+	r.lifetime, r.finish = context.WithValue(lifetime, runKey{}, r), finish
+	r.base, r.cancel = context.WithCancelCause(r.lifetime)
+	release := c.pool.Hold() // so that each cache is read once for all registrations
+	attached, err := c.beginRun(r)
+	if err != nil {
+		release()
+		finish()
+		return err
+	}
+	go releaseAfter(attached, release)
+	for w, p := range r.replays {
+		w.attach(r, p)
+	}
+	// Attach registrations before the watches start, because the first list detects deletions since the last run.
+	releaseWatches := c.acquireWatches(ctx, attached)
+
+	<-ctx.Done()
+	r.cancel(fmt.Errorf("%w: %w", ErrRunEnded, context.Cause(ctx)))
+	if left := r.end(releaseWatches); len(left) > 0 {
+		return fmt.Errorf("%w %s after the context was cancelled: %s", ErrStillRunning, c.config.ShutdownTimeout,
+			enumerate(left))
+	}
+	return nil
+}
+
+// maxHold limits the time for which the caches are not read when a run begins. Attaching takes longer only if user code
+// hangs.
+const maxHold = time.Second
+
+// releaseAfter calls release when all channels are closed, or after maxHold.
+func releaseAfter(attached []<-chan struct{}, release func()) {
+	ctx, cancel := context.WithTimeout(context.Background(), maxHold)
+	defer cancel()
+	for _, done := range attached {
+		await(ctx, done)
+	}
+	release()
+}
+
+// beginRun adds r to the current runs, and starts the workers unless another run has. The returned channels are closed
+// once the existing registrations have been attached. StartServingGVK attaches later ones.
 func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.current != nil {
-		return nil, errors.New("already running")
+	if err := c.runs.add(r); err != nil {
+		return nil, err
 	}
-	c.current = r
-	r.registrations = make(map[*registration]struct{}, len(c.registrations))
-	for _, reg := range c.registrations {
-		reg.group.Pause() // until its initial sync is done
-		r.registrations[reg] = struct{}{}
-	}
-	c.queue.Restart()
-	for range c.config.Workers { // before attaching, which would otherwise delay the first reconcile
-		r.startWorker()
+	r.registrations, r.replays = map[*registration]struct{}{}, map[*StandaloneWatch]*replay{}
+	for _, w := range c.standalone {
+		r.replays[w] = &replay{}
 	}
 	for _, reg := range c.registrations {
-		attached = append(attached, reg.subscriptions.apply(change{f: func() { reg.subscriptions.attach(r) }}))
+		if r.scope.includes(reg) {
+			r.serveLocked(reg)
+		}
+	}
+	r.crew = c.joinCrewLocked() // before attaching, which would otherwise delay the first reconcile
+	for reg := range r.registrations {
+		attached = append(attached, r.attach(reg, r.replays))
 	}
 	return attached, nil
 }
 
-// end stops the workers, the watches and the event handlers, in that order, so that running handlers can still read the
-// caches. It waits for at most ShutdownTimeout. If the workers use up that time, it waits up to one second longer for
+// serveLocked makes the run serve a registration. The controller's lock must be held. The caller must then attach the
+// registration, which resumes its group.
+func (r *run) serveLocked(reg *registration) {
+	reg.group.Pause() // until its initial sync is done
+	reg.group.Start(served{reg, r})
+	r.registrations[reg] = struct{}{}
+}
+
+// attach starts the delivery of a registration's objects to the queue. The returned channel is closed when it has
+// begun. If the run has just begun, the initial sync also waits for the standalone watches.
+func (r *run) attach(reg *registration, replays map[*StandaloneWatch]*replay) (attached <-chan struct{}) {
+	others := make([]*typewatch.Subscription, 0, len(replays))
+	for w := range replays {
+		others = append(others, w.sub)
+	}
+	return reg.feed.Attach(others, func() context.Context {
+		ctx := reg.enter(r)
+		if r.ending.Load() {
+			return nil
+		}
+		reg.AddExisting(reg.attempts.Keys())
+		for w, p := range replays {
+			p.then(func() { reg.feed.Finish(w.sub) })
+		}
+		return ctx
+	})
+}
+
+// beginCall reports whether a worker may call a handler. If it returns true, endCall must be called afterwards.
+func (r *run) beginCall(w *worker) bool {
+	if r.isOver() {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return false
+	}
+	r.calls[w] = struct{}{}
+	return true
+}
+
+func (r *run) endCall(w *worker) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.calls, w)
+	if r.ended && len(r.calls) == 0 {
+		close(r.done)
+	}
+}
+
+// endCalls prevents further calls. The returned channel is closed when all calls have returned.
+func (r *run) endCalls() (returned <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	if len(r.calls) == 0 {
+		close(r.done)
+	}
+	return r.done
+}
+
+// replaceWorkers starts another worker for each one that is still calling a handler of the run. The replaced workers
+// exit when their calls return.
+func (r *run) replaceWorkers() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for w := range r.calls {
+		if !w.replaced {
+			w.replaced = true
+			r.crew.startWorker()
+			r.crew.exited.Done()
+		}
+	}
+}
+
+// end stops the calls, the watches and the event handlers, in that order, so that running handlers can still read the
+// caches. It waits for at most ShutdownTimeout. If the handlers use up that time, it waits up to one second longer for
 // the watches and the event handlers. It returns descriptions of everything that is still running. The run remains
 // current until the watches and the event handlers have ended.
 func (r *run) end(releaseWatches func()) (left []string) {
 	c := r.controller
-	r.ending.Store(true)
-	for _, id := range c.queue.Cancel() {
-		if reg, err := c.registrationOf(id.GVR); err == nil {
-			reg.addAfter(id.NamespacedKey, 0) // for the next run
-		}
-	}
-	timeout, stopTimer := context.WithTimeout(context.Background(), c.config.ShutdownTimeout)
+	r.stopGroups()
+	timeout, stopTimer := withLimit(c.config.ShutdownTimeout)
 	defer stopTimer()
+	calls := r.endCalls()
 	returned := closedAfter(func() {
-		r.workers.Wait()
+		<-calls
 		r.finish()
 	})
 	if !await(timeout, returned) {
 		for _, reg := range r.served() {
 			left = append(left, reg.runningHandlers()...)
 		}
+		r.replaceWorkers()
 		var stopGrace context.CancelFunc
-		timeout, stopGrace = context.WithTimeout(context.Background(), min(c.config.ShutdownTimeout, time.Second))
+		timeout, stopGrace = withLimit(min(c.config.ShutdownTimeout, time.Second))
 		defer stopGrace()
 	}
+	exited := r.crew.leave()
 	released := make(chan struct{})
-	detached := map[*registration]<-chan struct{}{} // set before released is closed
+	type pending struct {
+		description string
+		done        <-chan struct{}
+	}
+	var detached []pending // set before released is closed
 	ended := closedAfter(func() {
+		<-exited
 		releaseWatches()
 		for _, reg := range r.served() {
-			detached[reg] = reg.subscriptions.apply(change{f: reg.subscriptions.detach})
+			detached = append(detached, pending{"a predicate or MapFunc of " + nameOf(reg.gvr), reg.feed.Detach()})
+		}
+		for _, w := range c.StandaloneWatches() {
+			done := closedAfter(func() { w.detach(r) })
+			detached = append(detached, pending{"a function of the standalone watch on " + nameOf(w.key.GVR), done})
 		}
 		close(released)
-		for _, done := range detached {
-			<-done
+		for _, p := range detached {
+			<-p.done
 		}
 		c.mu.Lock()
-		c.current = nil
+		delete(c.runs, r.scope)
 		c.mu.Unlock()
 	})
 	switch {
@@ -181,23 +367,25 @@ func (r *run) end(releaseWatches func()) (left []string) {
 			left = append(left, "TypeEvents or an unused watch")
 		}
 	default:
-		for reg, done := range detached {
-			if !await(timeout, done) {
-				left = append(left, "a predicate or MapFunc of "+nameOf(reg.gvr)+" or of a type that shares its watches")
+		for _, p := range detached {
+			if !await(timeout, p.done) {
+				left = append(left, p.description)
 			}
 		}
 	}
 	return left
 }
 
-// closedAfter calls f in a goroutine. The returned channel is closed when f returns.
-func closedAfter(f func()) (done <-chan struct{}) {
-	returned := make(chan struct{})
-	go func() {
-		defer close(returned)
-		f()
-	}()
-	return returned
+// stopGroups makes the queue drop the waiting objects of the run's registrations. Those that are not in the cache are
+// kept for the next run.
+func (r *run) stopGroups() {
+	c := r.controller
+	c.mu.Lock()
+	r.ending.Store(true)
+	c.mu.Unlock()
+	for _, reg := range r.served() {
+		reg.keepAbsent(reg.group.Stop()...)
+	}
 }
 
 // served returns the registrations of the run, including closed ones that have not ended.
@@ -207,70 +395,37 @@ func (r *run) served() []*registration {
 	return slices.Collect(maps.Keys(r.registrations))
 }
 
-// startWorker starts a worker. It replaces the worker if a handler calls runtime.Goexit.
-func (r *run) startWorker() {
-	r.workers.Go(func() {
-		returned := false
-		defer func() {
-			if !returned {
-				r.startWorker()
-			}
-		}()
-		r.work()
-		returned = true
-	})
+// isServedByRun reports whether a run serves the registration, even if the run is ending.
+func (c *DynamicController) isServedByRun(reg *registration) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.runs.of(reg) != nil
 }
 
-// work reconciles objects until the run is over.
-func (r *run) work() {
-	queue := r.controller.queue
-	for !r.isOver() { // once this run is over, the queue may already serve the next one
-		id, reg, waited, shutdown := queue.Next()
-		if shutdown {
-			return
+// servedByRuns returns the registrations of all runs that are not ending.
+func (c *DynamicController) servedByRuns() (all []*registration) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for r := range c.runs.all() {
+		if r.ending.Load() {
+			continue
 		}
-		if r.isOver() {
-			reg.addAfter(id.NamespacedKey, 0) // for the next run
-			queue.Done(id)
-			return
-		}
-		reg.reconcile(id, waited)
+		all = slices.AppendSeq(all, maps.Keys(r.registrations))
 	}
-}
-
-// resync adds every object to the queue about once per resync period, until ctx is cancelled. It sends no requests.
-func (r *run) resync(ctx context.Context) {
-	period := r.controller.config.ResyncPeriod
-	if period < 0 {
-		return
-	}
-	ticker := time.NewTicker(resync.Tick(period))
-	defer ticker.Stop()
-	seed := maphash.MakeSeed()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			for _, reg := range r.served() {
-				reg.resyncs.Start(seed, now)
-				reg.addBackground(reg.resyncs.Due(now, period, reg.allKeys))
-			}
-		}
-	}
+	return all
 }
 
 // RunWatches keeps the caches of all served types up to date until ctx is cancelled. It does not reconcile. Call
-// RunWatches on every replica. While it is running, Run can start and stop any number of times. A standby replica
+// RunWatches on every replica. While it is running, runs can start and end any number of times. A standby replica
 // queues nothing.
 //
-// The watches run while RunWatches or Run is running. RunWatches returns an error if it is already running.
+// The watches are running while RunWatches, Run or RunShard is. RunWatches returns an error if it is already running.
 func (c *DynamicController) RunWatches(ctx context.Context) error {
 	if c.configErr != nil {
 		return fmt.Errorf("run the watches: %w", c.configErr)
 	}
 	if !c.watching.CompareAndSwap(false, true) {
-		return errors.New("run the watches: already running")
+		return fmt.Errorf("run the watches: %w", ErrAlreadyRunning)
 	}
 	defer c.watching.Store(false)
 	release := c.acquireWatches(ctx, nil)
@@ -279,8 +434,8 @@ func (c *DynamicController) RunWatches(ctx context.Context) error {
 	return nil
 }
 
-// watchTerm is a period during which Run, RunWatches or both keep the watches running.
-type watchTerm struct {
+// session is a period during which the watches are running, because RunWatches or a run is. It can span many runs.
+type session struct {
 	users int         // guarded by the controller's lock
 	stop  chan func() // once the watches have started, receives a function that stops them
 }
@@ -290,35 +445,35 @@ type watchTerm struct {
 // release stops them and waits for them to end.
 func (c *DynamicController) acquireWatches(ctx context.Context, ready []<-chan struct{}) (release func()) {
 	c.mu.Lock()
-	term := c.watches
-	if term == nil {
-		term = &watchTerm{stop: make(chan func(), 1)}
-		c.watches = term
+	current := c.session
+	if current == nil {
+		current = &session{stop: make(chan func(), 1)}
+		c.session = current
 		defer func() {
 			for _, done := range ready {
 				await(ctx, done)
 			}
 			stop, cancel := c.pool.Start(), func() {}
 			subscribed := closedAfter(func() { cancel = c.subscribeTypeEvents() })
-			term.stop <- func() {
+			current.stop <- func() {
 				stop() // first, because the functions of TypeEvents can hang
 				<-subscribed
 				cancel()
 			}
 		}()
 	}
-	term.users++
+	current.users++
 	c.mu.Unlock()
 	return func() {
 		c.mu.Lock()
-		term.users--
-		last := term.users == 0
+		current.users--
+		last := current.users == 0
 		if last {
-			c.watches = nil
+			c.session = nil
 		}
 		c.mu.Unlock()
 		if last {
-			stop := <-term.stop
+			stop := <-current.stop
 			stop()
 		}
 	}

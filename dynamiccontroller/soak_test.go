@@ -24,13 +24,30 @@ type soak struct {
 	mu      sync.Mutex
 	serving map[schema.GroupVersionResource]bool
 	stops   map[schema.GroupVersionResource]int // number of calls to StopServiceGVK
-	running bool
+	running map[soakScope]bool
 	objects map[dynamiccontroller.ObjectIdentifiers]*soaked
 	plans   []plan // The behavior of the next calls. Later calls succeed.
 
-	// stopRun is nil while Run is not running. stopWatches is nil while RunWatches is not running.
-	stopRun     func() error
-	stopWatches func()
+	stopRun     map[soakScope]func() error // the functions that end the current runs
+	stopWatches func()                     // nil while RunWatches is not running
+}
+
+// soakScope is what a run serves: a shard, or all types.
+type soakScope int
+
+const allShards soakScope = -1
+
+func (scope soakScope) includes(gvr schema.GroupVersionResource) bool {
+	return scope == allShards || scope == soakScope(shardOf(gvr))
+}
+
+func (scope soakScope) overlaps(other soakScope) bool {
+	return scope == other || scope == allShards || other == allShards
+}
+
+// isRunning reports whether a run serves a type. The caller must hold s.mu.
+func (s *soak) isRunning(gvr schema.GroupVersionResource) bool {
+	return s.running[allShards] || s.running[soakScope(shardOf(gvr))]
 }
 
 // soaked is the expected state of one object.
@@ -80,8 +97,8 @@ func (s *soak) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifier
 	if o.inCall {
 		s.t.Errorf("the handler was called concurrently for %s", id)
 	}
-	if !s.serving[id.GVR] || !s.running {
-		s.t.Errorf("the handler was called for %s, although its type is not served or Run is not running", id)
+	if !s.serving[id.GVR] || !s.isRunning(id.GVR) {
+		s.t.Errorf("the handler was called for %s, although its type is not served, or not by a run", id)
 	}
 	if !o.due {
 		s.t.Errorf("duplicate call for %s: no reconcile was requested since the last call: %+v", id, *o)

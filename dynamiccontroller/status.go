@@ -3,7 +3,6 @@ package dynamiccontroller
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,7 +20,7 @@ type TypeState string
 // The states of a type. There are no other values. A type that starts without errors goes through TypeStopped,
 // TypeSyncing and TypeSynced, in that order.
 const (
-	// TypeStopped means that neither Run nor RunWatches is running.
+	// TypeStopped means that none of Run, RunShard and RunWatches is running.
 	TypeStopped TypeState = "Stopped"
 	// TypeSyncing means that the watch has started but its first list since then is not complete yet.
 	TypeSyncing TypeState = "Syncing"
@@ -54,6 +53,9 @@ type WatchStatus struct {
 	LastProblemAt  time.Time // when it occurred
 	Polled         bool      // the type cannot be watched, and is listed every 30 seconds instead
 
+	// Changes is the number of changes to objects that the watch has received. It belongs to the watch: after the type
+	// has moved to another watch, it can be larger or smaller than before.
+	Changes int64
 	Objects int   // number of objects in the cache
 	Bytes   int64 // approximate memory used by these objects
 	// Unusable counts objects that were received but cannot be used, for example because they have no name, or because
@@ -99,8 +101,22 @@ type TypeStatus struct {
 	// ObjectIdentifiers.NamespacedKey. The first one is logged at V(0), the others at V(1).
 	MalformedKeys int
 
+	// RunningFunction is the predicate, MapFunc or index function of the type that has been running for the longest time.
+	// It is nil if none has been running for more than a second. Until a predicate or MapFunc returns, the watch to which
+	// it belongs triggers no reconciles. Until an index function returns, calls to ByIndex for the index do not return.
+	RunningFunction *RunningFunction
+
 	Secondaries []SecondaryStatus // the watches added by Owns and Watches, sorted by key
 }
+
+// RunningFunction is a predicate, MapFunc or index function (see [WithIndex]) that is running.
+type RunningFunction struct {
+	Function string    // for example "MapFunc of Watches(pods.v1)", or "predicate" for that of the type itself
+	Since    time.Time // when the function was called
+}
+
+// minRunningFunction is the time after which a running function is reported.
+const minRunningFunction = time.Second
 
 // SecondaryStatus is the status of a watch that was added to a served type with [Owns] or [Watches].
 type SecondaryStatus struct {
@@ -118,11 +134,8 @@ type ParkedObject struct {
 
 const maxParkedDetails = 10
 
-// ErrNotServed is returned for a type that is not served: either StartServingGVK has not been called for it, or
-// StopServiceGVK has stopped it.
-var ErrNotServed = errors.New("the type is not served")
-
-// Status returns a snapshot of the status of each served type, sorted by name. It sends no requests.
+// Status returns a snapshot of the status of each served type, sorted by name. It sends no requests. To read the status
+// of a single type, use TypeStatusOf.
 func (c *DynamicController) Status() []TypeStatus {
 	regs := c.registered()
 	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(nameOf(a.gvr), nameOf(b.gvr)) })
@@ -133,21 +146,47 @@ func (c *DynamicController) Status() []TypeStatus {
 	return statuses
 }
 
+// TypeStatusOf returns a snapshot of the status of a served type. If the type is not served, the error is
+// [ErrNotServed]. It sends no requests, and its cost does not depend on the number of types.
+func (c *DynamicController) TypeStatusOf(gvr schema.GroupVersionResource) (TypeStatus, error) {
+	reg, err := c.registrationOf(gvr)
+	if err != nil {
+		return TypeStatus{}, err
+	}
+	return reg.status(), nil
+}
+
 func (r *registration) status() TypeStatus {
 	queued := r.group.Stats()
 	status := TypeStatus{
-		GVR: r.gvr, WatchStatus: watchStatusOf(r.subscriptions.primary),
+		GVR: r.gvr, WatchStatus: watchStatusOf(r.feed.Primary()),
 		Live: queued.Live, Background: queued.Background, Oldest: queued.Oldest, Delayed: queued.Delayed,
 	}
-	for _, sec := range r.subscriptions.all() {
-		status.Secondaries = append(status.Secondaries, SecondaryStatus{sec.key, watchStatusOf(sec.sub)})
+	status.addRunning(r.feed.Primary(), "")
+	for key, sub := range r.feed.Secondaries() {
+		status.Secondaries = append(status.Secondaries, SecondaryStatus{WatchKey(key), watchStatusOf(sub)})
+		status.addRunning(sub, " of "+WatchKey(key).name())
 	}
 	slices.SortFunc(status.Secondaries, func(a, b SecondaryStatus) int { return a.compare(b.WatchKey) })
-	status.Failing, status.Parked, status.NewestParked = r.summarizeRecords()
+	failing, parked, newest := r.attempts.Summary(maxParkedDetails)
+	status.Failing, status.Parked = failing, parked
+	for _, p := range newest {
+		status.NewestParked = append(status.NewestParked, ParkedObject(p))
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	status.Running, status.MalformedKeys = len(r.running), r.malformedKeys
 	return status
+}
+
+// addRunning sets RunningFunction if the subscription's function is the oldest one so far.
+func (s *TypeStatus) addRunning(sub *typewatch.Subscription, source string) {
+	function, since := sub.Busy()
+	if since.IsZero() || time.Since(since) <= minRunningFunction ||
+		s.RunningFunction != nil && !since.Before(s.RunningFunction.Since) {
+		return
+	}
+	s.RunningFunction = &RunningFunction{Function: function + source, Since: since}
 }
 
 func watchStatusOf(sub *typewatch.Subscription) WatchStatus {
@@ -165,6 +204,7 @@ func watchStatusOf(sub *typewatch.Subscription) WatchStatus {
 		LastProblemAt:  state.ProblemAt,
 		Polled:         state.Lacks.Has(listwatch.NoWatch),
 
+		Changes: view.Changes(),
 		Objects: view.Store().Len(),
 		Bytes:   view.Store().Size(),
 	}
@@ -179,7 +219,7 @@ func watchStatusOf(sub *typewatch.Subscription) WatchStatus {
 // AllInformerHaveSynced reports whether the cache of every served type holds a complete list. It returns false if any
 // type cannot sync, so it should not be used as a readiness check. It ignores watches on owned and watched types.
 func (c *DynamicController) AllInformerHaveSynced() bool {
-	return !slices.ContainsFunc(c.registered(), func(r *registration) bool { return !r.subscriptions.hasSynced() })
+	return !slices.ContainsFunc(c.registered(), func(r *registration) bool { return !r.feed.HasSynced() })
 }
 
 // WaitForInformersSync waits until every currently served type has synced or is no longer served. It returns false if
@@ -198,7 +238,7 @@ func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.Group
 			return err
 		}
 		if !reg.waitForSync(ctx.Done()) {
-			primary := reg.subscriptions.primary
+			primary := reg.feed.Primary()
 			state, replaced := primary.Replacement()
 			if !replaced {
 				state = primary.State()
@@ -215,13 +255,9 @@ func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.Group
 // waitForSync waits until the registration has synced with its latest options or is closed. It returns false if stop
 // closes first.
 func (r *registration) waitForSync(stop <-chan struct{}) bool {
-	for !r.subscriptions.hasSynced() {
-		var wait <-chan struct{} = r.newest.Load().over
-		if typewatch.IsClosed(wait) {
-			wait = r.subscriptions.primary.Synced()
-		}
+	for !r.feed.HasSynced() {
 		select {
-		case <-wait:
+		case <-r.feed.Synced():
 		case <-r.stopped:
 			return true
 		case <-stop:

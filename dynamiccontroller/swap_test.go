@@ -176,10 +176,10 @@ func TestAddWatches_DoesNotWaitIfNothingChanges(t *testing.T) {
 	if err := w.controller.RemoveWatches(within(time.Minute), gvr, dynamiccontroller.Owns(shared).Key()); err != nil {
 		t.Fatal(err)
 	}
-	isPending := func(s dynamiccontroller.SecondaryStatus) bool { return s.Replacement != nil }
+	isPending := func(s dynamiccontroller.SecondaryStatus) bool { return s.Replacement != nil || !s.Synced }
 	for deadline := time.Now().Add(time.Minute); slices.ContainsFunc(w.status(gvr).Secondaries, isPending); {
 		if time.Now().After(deadline) {
-			t.Fatalf("a replacement is pending: %+v", w.status(gvr))
+			t.Fatalf("a replacement is pending, or the watch has not synced: %+v", w.status(gvr))
 		}
 		time.Sleep(time.Millisecond)
 	}

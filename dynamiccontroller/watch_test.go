@@ -198,10 +198,14 @@ func TestAddWatchesAndRemoveWatches_CalledByAHandler(t *testing.T) {
 		f.serve(parent, c.handle)
 		c.take()
 		c.do = func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+			if id.Name() != "b" { // a call that adds the watch just before it has synced would also be repeated
+				return nil
+			}
 			return f.controller.AddWatches(ctx, parent, dynamiccontroller.Owns(child))
 		}
 		f.controller.Enqueue(f.id(parent, "b"))
-		c.want(t, "added by a handler: the owner of the listed child is reconciled once", named("a", "b"))
+		c.want(t, "added by a handler: the owner of the listed child is reconciled, and the caller once more",
+			map[string]int{"a": 1, "b": 2})
 		f.put(child, "of-c", f.id(parent, "c"))
 		c.want(t, "a new child", named("c"))
 		if n := len(f.status(parent).Secondaries); n != 1 {

@@ -1,7 +1,8 @@
 // Package handlers contains building blocks for handlers. Each of them can be used alone. A handler composed of several
 // of them is an ordinary [dynamiccontroller.Handler].
 //
-//   - [Chain] combines middlewares: [Timeout], [Logging] and [Concurrency].
+//   - [Chain] combines middlewares, such as [Logging]. To limit the duration of a handler call, use
+//     [dynamiccontroller.WithReconcileTimeout].
 //   - [Object] reads the object from a [Reader] and calls one handler if the object exists, and a different one if it
 //     has been deleted. [Typed] decodes the object into a Go type.
 //   - [Cached] reads objects from the cache, and [Live] reads them from the API server. [Fresh] reads an object from
@@ -12,13 +13,12 @@
 //   - [Expectations] creates and deletes children without fixed names, even if the cache lags.
 //   - Package [github.com/dynamic-controller/engine/handlers/children] creates, corrects and deletes children with
 //     fixed names.
+//   - Package [github.com/dynamic-controller/engine/handlers/references] reconciles an object when an object that it
+//     refers to changes.
 //
 // # Composition
 //
-//	handler := handlers.Chain(
-//		handlers.Logging(),
-//		handlers.Concurrency(4, dynamiccontroller.ObjectIdentifiers.Namespace),
-//	)(handlers.Object(
+//	handler := handlers.Logging()(handlers.Object(
 //		handlers.Fresh(client, handlers.Cached(controller.Lister)),
 //		handlers.Finalizer(handlers.FinalizerConfig{
 //			Client: client, Name: "platform.example.com/bucket", Reconcile: reconcile, Cleanup: deleteBucket,

@@ -3,7 +3,6 @@ package handlers_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -68,10 +67,7 @@ func Example() {
 		reconciler.Forget(id)
 		return nil
 	}
-	handler := handlers.Chain(
-		handlers.Logging(),
-		handlers.Concurrency(4, dynamiccontroller.ObjectIdentifiers.Namespace),
-	)(handlers.Object(
+	handler := handlers.Logging()(handlers.Object(
 		handlers.Live(client),
 		handlers.Finalizer(handlers.FinalizerConfig{
 			Client: client, Name: "platform.example.com/bucket", Reconcile: reconcile, Cleanup: deleteBucket,
@@ -92,46 +88,21 @@ func Example() {
 }
 
 func ExampleChain() {
-	handler := handlers.Chain(
-		handlers.Logging(),
-		handlers.Timeout(time.Minute),
-	)(func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	traced := func(handler dynamiccontroller.Handler) dynamiccontroller.Handler {
+		return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+			defer fmt.Println("end of the trace")
+			return handler(ctx, id)
+		}
+	}
+	reconcile := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 		fmt.Println("reconcile", id)
 		return nil
-	})
+	}
+	handler := handlers.Chain(handlers.Logging(), traced)(reconcile)
 	fmt.Println(handler(context.Background(), first))
 	// Output:
 	// reconcile widgets.v1.example.com default/first
-	// <nil>
-}
-
-func ExampleTimeout() {
-	handler := handlers.Timeout(time.Millisecond)(func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
-		<-ctx.Done() // a request that hangs
-		return ctx.Err()
-	})
-	err := handler(context.Background(), first)
-	fmt.Println(errors.Is(err, handlers.ErrTimeout))
-	// Output: true
-}
-
-func ExampleConcurrency() {
-	onePerNamespace := handlers.Concurrency(1, dynamiccontroller.ObjectIdentifiers.Namespace)
-	second := dynamiccontroller.ObjectIdentifiers{GVR: widgets, NamespacedKey: "default/second"}
-	other := dynamiccontroller.ObjectIdentifiers{GVR: widgets, NamespacedKey: "other/third"}
-
-	inner := onePerNamespace(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil })
-	outer := onePerNamespace(func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
-		_, requeued := dynamiccontroller.RequeueDelay(inner(ctx, second))
-		fmt.Println("same namespace, requeued:", requeued)
-		_, requeued = dynamiccontroller.RequeueDelay(inner(ctx, other))
-		fmt.Println("other namespace, requeued:", requeued)
-		return nil
-	})
-	fmt.Println(outer(context.Background(), first))
-	// Output:
-	// same namespace, requeued: true
-	// other namespace, requeued: false
+	// end of the trace
 	// <nil>
 }
 

@@ -83,6 +83,7 @@ func (s *apiService) service() *service {
 	}
 	out := &service{groupPriority: s.Spec.GroupPriorityMinimum, versionPriority: s.Spec.VersionPriority}
 	if s.Spec.Service != nil {
+		out.remote = true
 		out.condition = s.Spec.Service.Namespace + "/" + s.Spec.Service.Name
 	}
 	for _, c := range s.Status.Conditions {

@@ -2,6 +2,8 @@ package restmapper
 
 import (
 	"cmp"
+	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"time"
@@ -58,6 +60,8 @@ func (c *crd) served() []string {
 // to CRDs.
 type service struct {
 	groupPriority, versionPriority int
+	// remote is true if the version is served by another server than the API server.
+	remote bool
 	// condition identifies the backend and its availability. When condition changes, the version is read again.
 	condition string
 }
@@ -71,9 +75,25 @@ type discovered struct {
 	found     time.Time // when the request that found the version was sent
 	failure   *Error    // the error from the newest request, if it failed
 	// asked is the number of requests to read this version separately. answered is the number of the newest of these
-	// requests that has been answered.
-	asked, answered int
-	awaited         bool // the first sync waits for the resources
+	// requests that has been answered. attempted is the number of the newest of these requests that has been answered or
+	// has failed.
+	asked, answered, attempted int
+	refreshed                  int       // the number of the newest of these requests that Refresh has made
+	readAt                     time.Time // when Refresh last read the version separately; zero if it has not
+	awaited                    bool      // the first sync waits for the resources
+}
+
+// isRemote reports whether another server than the API server serves the version.
+func (d *discovered) isRemote() bool { return d.service != nil && d.service.remote }
+
+// documentLag is how old the resources of an aggregated API in a discovery document can be. The API server asks the
+// servers of such APIs once per minute.
+const documentLag = 2 * time.Minute
+
+// isNewerThan reports whether Refresh has read the resources from another server so recently that a document that was
+// requested at the given time can contain older ones.
+func (d *discovered) isNewerThan(requested time.Time) bool {
+	return d.isRemote() && d.unreadError() == nil && requested.Sub(d.readAt) < documentLag
 }
 
 // set stores the resources of the version and reports whether they have changed.
@@ -95,18 +115,22 @@ func (d *discovered) fail(gv schema.GroupVersion, err error, now time.Time) {
 	d.failure, d.awaited = failure, false
 }
 
+// unreadError returns why the newest resources of the version are unknown, or nil if they have been read.
+func (d *discovered) unreadError() error {
+	switch {
+	case d.failure != nil:
+		return d.failure.Err
+	case d.table == nil:
+		return errNotRead
+	}
+	return nil
+}
+
 type rank struct{ group, version int }
 
 // catalog contains everything that the API server serves, as reported by the watches and by discovery. The tables of
-// each group depend only on the catalog, not on the order of events.
-//
-// A version belongs to discovery if it has an APIService that does not belong to a CRD. Otherwise, it belongs to the
-// CRDs that claim it. A version that has neither such an APIService nor a CRD is taken from the discovery documents,
-// except while it has a tombstone.
-//
-// A kube-apiserver has an APIService for each version, except for those of aggregatorGroup. If any APIService is known,
-// a version that has neither an APIService nor a CRD therefore belongs to a CRD that one of the watches has not
-// delivered yet. Such a version has the priority of a CRD.
+// each group depend only on the catalog, not on the order of events. The owner of a version determines which of the
+// sources defines its resources; see ownerTable.
 type catalog struct {
 	crds       map[string]map[string]*crd // by group and name of the CRD
 	groupOf    map[string]string          // the group of a CRD, by its name
@@ -114,6 +138,10 @@ type catalog struct {
 	discovered map[string]map[string]*discovered
 	services   int // the number of versions that have a service
 	tombstones tombstones
+	// crdRefusal is why CRDs cannot be listed, or nil. It is set until the next list is complete.
+	crdRefusal error
+	// overruled counts the reads by Refresh that have changed a version, so that it can differ from the last document.
+	overruled int
 }
 
 func newCatalog() *catalog {
@@ -137,17 +165,23 @@ func (c *catalog) setCRD(name string, now *crd, groups touchedGroups) {
 	now = c.storeCRD(group, name, old, now)
 	c.setTables(group, old, now, groups.in(group))
 	for _, v := range old.claimed() {
-		if !c.isClaimed(group, v) {
-			c.tombstones.add(schema.GroupVersion{Group: group, Version: v}, time.Now())
-		}
+		c.buryUnowned(schema.GroupVersion{Group: group, Version: v})
 	}
 	for _, v := range now.claimed() {
-		c.tombstones.remove(schema.GroupVersion{Group: group, Version: v})
+		gv := schema.GroupVersion{Group: group, Version: v}
+		c.tombstones.remove(gv)
 		// The discovery document may have listed the version before the watch delivered the CRD.
-		if d := c.discovered[group][v]; d != nil && d.service == nil {
+		if c.discovered[group][v] != nil && c.ownerOf(gv) == ownedByCRDs {
 			c.dropDiscovered(group, v)
 			groups.whole(group)
 		}
+	}
+}
+
+// buryUnowned adds a tombstone for a version that has lost an owner, unless it has another one.
+func (c *catalog) buryUnowned(gv schema.GroupVersion) {
+	if owner := c.ownerOf(gv); owner != ownedByService && owner != ownedByCRDs {
+		c.tombstones.add(gv, time.Now())
 	}
 }
 
@@ -222,9 +256,12 @@ func (c *catalog) tableIndex(group, version string) int {
 }
 
 // isClaimed reports whether a CRD claims the version.
-func (c *catalog) isClaimed(group, version string) bool {
-	for _, crd := range c.crds[group] {
-		if slices.Contains(crd.versions, version) {
+func (c *catalog) isClaimed(gv schema.GroupVersion) bool {
+	if c.tableIndex(gv.Group, gv.Version) >= 0 { // usual, and faster than the search
+		return true
+	}
+	for _, crd := range c.crds[gv.Group] {
+		if slices.Contains(crd.versions, gv.Version) {
 			return true
 		}
 	}
@@ -243,9 +280,7 @@ func (c *catalog) setService(gv schema.GroupVersion, s *service, groups touchedG
 	case s == nil:
 		c.dropDiscovered(gv.Group, gv.Version)
 		c.countService(-1, groups)
-		if !c.isClaimed(gv.Group, gv.Version) {
-			c.tombstones.add(gv, time.Now())
-		}
+		c.buryUnowned(gv)
 	default:
 		c.discover(gv).service = s
 		c.tombstones.remove(gv)
@@ -297,10 +332,7 @@ func (c *catalog) dropDiscovered(group, version string) {
 // isExcluded reports whether discovery documents are ignored for the version, because the version belongs to CRDs or
 // has a tombstone.
 func (c *catalog) isExcluded(gv schema.GroupVersion) bool {
-	if d := c.discovered[gv.Group][gv.Version]; d != nil && d.service != nil {
-		return false
-	}
-	return c.tombstones.has(gv) || c.isClaimed(gv.Group, gv.Version)
+	return !c.rulesOf(gv.Group, gv.Version).documents
 }
 
 // documentVersion is the entry of a version in a discovery document.
@@ -314,24 +346,26 @@ type documentVersion struct {
 }
 
 // setDocument stores the discovery document of the core group, or that of all other groups. It returns the groups that
-// have changed and the versions that must be read separately, and reports whether the document lists versions that have
-// a tombstone.
+// have changed and the versions that must be read separately, and reports whether the document contains versions that
+// were ignored for a limited time, because of a tombstone or because they may be outdated. Such a document must be
+// stored again later, even if it has not changed.
 func (c *catalog) setDocument(
 	core bool, document []documentVersion, requested time.Time,
-) (groups touchedGroups, unread []schema.GroupVersion, hasTombstones bool) {
+) (groups touchedGroups, unread []schema.GroupVersion, isIncomplete bool) {
 	groups = touchedGroups{}
 	listed := make(map[schema.GroupVersion]bool, len(document))
 	for _, v := range document {
 		listed[v.gv] = true
 		if v.excluded || c.isExcluded(v.gv) {
-			hasTombstones = c.tombstones.list(v.gv) || hasTombstones
+			isIncomplete = c.tombstones.list(v.gv) || isIncomplete
 			continue
 		}
 		d := c.discover(v.gv)
 		if d.found.IsZero() {
 			d.found = requested
 		}
-		changed := d.service == nil && d.rank != v.rank // a service's priorities replace the rank
+		wasRead := d.unreadError() == nil
+		changed := d.rank != v.rank && c.rulesOf(v.gv.Group, v.gv.Version).position == positionInDocument
 		d.rank = v.rank
 		switch {
 		case v.err != nil:
@@ -340,22 +374,27 @@ func (c *catalog) setDocument(
 		case v.unread:
 			d.awaited = d.table == nil && d.failure == nil
 			unread = append(unread, v.gv)
+		case d.isNewerThan(requested):
+			isIncomplete = isIncomplete || !slices.EqualFunc(d.resources, v.resources, (*resource).equal)
 		default:
 			changed = d.set(v.resources) || changed
 		}
-		if changed {
+		switch {
+		case changed:
 			groups.whole(v.gv.Group)
+		case !wasRead || d.unreadError() != nil:
+			groups.in(v.gv.Group)
 		}
 	}
 	unread = append(unread, c.setUnlisted(core, listed, groups)...)
 	for _, gv := range unread {
 		c.discover(gv).asked++
 	}
-	return groups, unread, hasTombstones
+	return groups, unread, isIncomplete
 }
 
-// setUnlisted processes the versions that a document does not list. It removes those without a service and returns the
-// others. A returned version must be read separately, because its service may be newer than the document.
+// setUnlisted processes the versions that a document does not list. It removes them or, depending on their owners,
+// returns those that must be read separately.
 func (c *catalog) setUnlisted(
 	core bool, listed map[schema.GroupVersion]bool, groups touchedGroups,
 ) (unread []schema.GroupVersion) {
@@ -363,14 +402,14 @@ func (c *catalog) setUnlisted(
 		if (group == "") != core {
 			continue
 		}
-		for version, d := range versions {
+		for version := range versions {
 			switch gv := (schema.GroupVersion{Group: group, Version: version}); {
 			case listed[gv]:
-			case d.service == nil:
+			case c.rulesOf(group, version).keepUnlisted:
+				unread = append(unread, gv)
+			default:
 				c.dropDiscovered(group, version)
 				groups.whole(group)
-			default:
-				unread = append(unread, gv)
 			}
 		}
 	}
@@ -390,8 +429,8 @@ func (c *catalog) nextCheck(requested time.Time) (next time.Time) {
 		}
 	}
 	for group, versions := range c.discovered {
-		for _, d := range versions {
-			if c.isUnconfirmed(group, d) || c.services == 0 {
+		for version, d := range versions {
+			if c.rulesOf(group, version).confirm {
 				check(d.found.Add(c.tombstones.lifetime))
 			}
 		}
@@ -404,9 +443,21 @@ func (c *catalog) nextCheck(requested time.Time) (next time.Time) {
 	return next
 }
 
-// isUnconfirmed reports whether the version probably belongs to a CRD that one of the watches has not delivered yet.
-func (c *catalog) isUnconfirmed(group string, d *discovered) bool {
-	return d.service == nil && c.services > 0 && group != aggregatorGroup
+// owned returns an iterator over the versions of a group whose resources are known. Each version is returned once, with
+// the resources that its owner defines. The catalog's entry is nil if the owner is a CRD.
+func (c *catalog) owned(group string) iter.Seq2[groupVersion, *discovered] {
+	return func(yield func(groupVersion, *discovered) bool) {
+		for version, d := range c.discovered[group] {
+			if d.table != nil && !yield(groupVersion{version, d.table}, d) {
+				return
+			}
+		}
+		for _, v := range c.tables[group] {
+			if c.ownerOf(schema.GroupVersion{Group: group, Version: v.version}) == ownedByCRDs && !yield(v, nil) {
+				return
+			}
+		}
+	}
 }
 
 // group returns a group, or nil if it does not exist.
@@ -423,20 +474,14 @@ func (c *catalog) group(name string) *group {
 			o.priority, o.rank = groupPriority, groupRank
 		}
 	}
-	for version, d := range c.discovered[name] {
-		switch v := (groupVersion{version, d.table}); {
-		case d.table == nil:
-		case d.service != nil:
+	for v, d := range c.owned(name) {
+		switch c.rulesOf(name, v.version).position {
+		case positionOfService:
 			add(v, d.service.versionPriority, 0, d.service.groupPriority, 0)
-		case c.isUnconfirmed(name, d):
+		case positionOfCRD:
 			add(v, crdVersionPriority, 0, crdGroupPriority, 0)
-		default:
+		case positionInDocument:
 			add(v, documentPriority, d.rank.version, documentPriority, d.rank.group)
-		}
-	}
-	for _, v := range c.tables[name] {
-		if c.discovered[name][v.version] == nil { // otherwise, the version belongs to discovery
-			add(v, crdVersionPriority, 0, crdGroupPriority, 0)
 		}
 	}
 	if len(candidates) == 0 {
@@ -454,6 +499,70 @@ func (c *catalog) group(name string) *group {
 		g.versions[i] = v.groupVersion
 	}
 	return g
+}
+
+// epoch returns a number that changes when a document that was read before must be read again, even if it has not
+// changed.
+func (c *catalog) epoch() int { return c.tombstones.added + c.overruled }
+
+// setCRDRefusal sets crdRefusal. It adds all groups with CRDs to the parameter groups.
+func (c *catalog) setCRDRefusal(err error, groups touchedGroups) {
+	if (c.crdRefusal == nil) == (err == nil) {
+		return
+	}
+	if c.crdRefusal = nil; err != nil {
+		c.crdRefusal = fmt.Errorf("the CRDs of this version cannot be listed: %w", err)
+	}
+	for group := range c.crds {
+		groups.in(group)
+	}
+}
+
+// unread returns the errors for those versions of a group whose newest resources are unknown, by version. It
+// returns nil if the resources of all versions are known.
+func (c *catalog) unread(group string) (unread map[string]error) {
+	add := func(version string, err error) {
+		if unread == nil {
+			unread = map[string]error{}
+		}
+		unread[version] = err
+	}
+	for version, d := range c.discovered[group] {
+		if err := d.unreadError(); err != nil {
+			add(version, err)
+		}
+	}
+	for version := range c.refusedIn(group) {
+		add(version, c.crdRefusal)
+	}
+	return unread
+}
+
+// refusedIn returns an iterator over the versions of a group whose CRDs cannot be listed, possibly with duplicates.
+func (c *catalog) refusedIn(group string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if c.crdRefusal == nil {
+			return
+		}
+		for _, crd := range c.crds[group] {
+			for _, v := range crd.versions {
+				if c.ownerOf(schema.GroupVersion{Group: group, Version: v}) == ownedByCRDs && !yield(v) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// refusedVersions returns all versions whose CRDs cannot be listed, with the error.
+func (c *catalog) refusedVersions() map[schema.GroupVersion]error {
+	refused := map[schema.GroupVersion]error{}
+	for group := range c.crds {
+		for version := range c.refusedIn(group) {
+			refused[schema.GroupVersion{Group: group, Version: version}] = c.crdRefusal
+		}
+	}
+	return refused
 }
 
 // names returns the names of all groups that may exist.

@@ -38,7 +38,7 @@ func snapshotOf(w *catalog) *snapshot {
 	}
 	groups := map[string]groupChange{}
 	for name := range w.names() {
-		groups[name] = groupChange{now: fresh.group(name), touches: &touched{}}
+		groups[name] = groupChange{now: fresh.group(name), unread: fresh.unread(name), touches: &touched{}}
 	}
 	return emptySnapshot().with(groups)
 }
@@ -115,6 +115,12 @@ func randomDocument(r *rand.Rand) (document []documentVersion) {
 			for _, n := range some(r, testNames) {
 				d.resources = append(d.resources, randomResource(r, n))
 			}
+			switch r.IntN(8) {
+			case 0:
+				d.resources, d.err = nil, errStale
+			case 1:
+				d.resources, d.unread = nil, true
+			}
 			document = append(document, d)
 		}
 	}
@@ -153,7 +159,7 @@ func replay(t testing.TB, w *catalog, s *snapshot, e event) *snapshot {
 	t.Helper()
 	changed, got := map[string]groupChange{}, []pending{}
 	for name, touches := range e(w) {
-		c := groupChange{now: w.group(name), touches: touches}
+		c := groupChange{now: w.group(name), unread: w.unread(name), touches: touches}
 		changed[name] = c
 		got = append(got, difference(s.groups.Get(name), c.now, touches)...)
 	}
@@ -191,6 +197,7 @@ func sameSnapshots(t testing.TB, got, want *snapshot) {
 	}
 	same("the names of the groups", got.sorted, want.sorted)
 	same("names", maps.Collect(got.names.All()), maps.Collect(want.names.All()))
+	same("unread versions", maps.Collect(got.unread.All()), maps.Collect(want.unread.All()))
 	same("categories", maps.Collect(got.categories.All()), maps.Collect(want.categories.All()))
 	if len(maps.Collect(got.groups.All())) != len(want.ordered) {
 		t.Errorf("got groups %v", maps.Collect(got.groups.All()))

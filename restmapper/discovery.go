@@ -37,8 +37,7 @@ type discoverer struct {
 	base    *url.URL
 	limiter flowcontrol.RateLimiter // from the config; can be nil
 	etags   map[string]string       // of the last documents, by path
-	// tombstones is the number of tombstones that had been added when the etags were last used.
-	tombstones int
+	epoch   int                     // the epoch of the catalog when the etags were last used
 }
 
 func newDiscoverer(cfg *rest.Config) (*discoverer, error) {
@@ -124,12 +123,12 @@ func (r response) decode(path, kind string, into any) error {
 	return nil
 }
 
-// forgetBefore makes the next requests unconditional if tombstones have been added since the last documents were read.
-func (d *discoverer) forgetBefore(tombstones int) {
-	if d.tombstones != tombstones {
+// forgetBefore makes the next requests unconditional if the last documents were read in another epoch.
+func (d *discoverer) forgetBefore(epoch int) {
+	if d.epoch != epoch {
 		clear(d.etags)
 	}
-	d.tombstones = tombstones
+	d.epoch = epoch
 }
 
 // document reads a discovery document. It returns nil if the document still has the stored etag. Excluded versions are

@@ -5,15 +5,72 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 )
 
 // ErrNotSynced is returned by lookups before the mapper has synced for the first time. It is not a NoMatch error,
 // because the mapper does not have the data that is needed to rule out a match.
 var ErrNotSynced = errors.New("the REST mapper has not synced yet")
+
+// errNotRead is the error for a version that has not been read for the first time.
+var errNotRead = errors.New("the version has not been read yet")
+
+// decided returns the error from a lookup in one group. If there are no versions, or only empty and internal ones, the
+// lookup was made in all versions. A NoMatch error is replaced if the group has a version that can contain the match
+// and whose newest resources are unknown.
+func (s *snapshot) decided(err error, group string, versions ...string) error {
+	if err == nil {
+		return nil
+	}
+	unread := s.unread.Get(group)
+	if len(unread) == 0 || !meta.IsNoMatchError(err) {
+		return err
+	}
+	failed := map[schema.GroupVersion]error{}
+	restricted := slices.ContainsFunc(versions, isExplicit)
+	for version, reason := range unread {
+		if !restricted || slices.Contains(versions, version) {
+			failed[schema.GroupVersion{Group: group, Version: version}] = reason
+		}
+	}
+	return undecidedError(err, failed)
+}
+
+// decidedFor is like decided, for the lookup of a resource by a name. Such a lookup also expands short names of all
+// versions, and prefixes of groups. Therefore, all versions of all groups with the prefix can contain the match. The
+// error of a lookup without a group is not replaced: otherwise, no such lookup could return a NoMatch error while any
+// group is failing.
+func (s *snapshot) decidedFor(err error, r schema.GroupVersionResource) error {
+	if err == nil || r.Group == "" || s.unread.Len() == 0 || !meta.IsNoMatchError(err) {
+		return err
+	}
+	failed := map[schema.GroupVersion]error{}
+	for group, unread := range s.unread.All() {
+		if !strings.HasPrefix(group, r.Group) {
+			continue
+		}
+		for version, reason := range unread {
+			failed[schema.GroupVersion{Group: group, Version: version}] = reason
+		}
+	}
+	return undecidedError(err, failed)
+}
+
+// undecidedError returns a NoMatch error, or the error that replaces it if the discovery of any versions has failed.
+func undecidedError(err error, failed map[schema.GroupVersion]error) error {
+	if len(failed) == 0 {
+		return err
+	}
+	// The NoMatch error must not be wrapped.
+	incomplete := &discovery.ErrGroupDiscoveryFailed{Groups: failed}
+	return fmt.Errorf("%s, but not all resources are known: %w", err.Error(), incomplete)
+}
 
 // Source identifies where the data of a mapper comes from.
 type Source string
@@ -49,7 +106,9 @@ func (e Error) Error() string {
 func (e Error) Unwrap() error { return e.Err }
 
 // Errors returns the sources that are currently failing, sorted by name and version. The result is empty if all
-// requests succeed. The error from a watch is cleared once the watch has been open for a few seconds.
+// requests succeed. While the mapper works without CRDs or APIServices because of a missing permission, the result
+// contains a Forbidden error with the source [SourceCRDs] or [SourceAPIServices]. The error from a watch is cleared
+// once the watch has been open for a few seconds.
 func (m *Mapper) Errors() []Error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 
 	"github.com/dynamic-controller/engine/internal/listwatch"
 )
@@ -17,28 +19,45 @@ import (
 func TestM2_MapperSyncsWithoutAPIServices(t *testing.T) {
 	for _, status := range []int{http.StatusForbidden, http.StatusNotFound} {
 		t.Run(http.StatusText(status), func(t *testing.T) {
-			r := newRunning(t)
-			r.api.services.status = status
-			r.api.setCRD(widget.Group, widget.Kind, "v1")
-			r.start()
-			r.waitFor(pod)
-			r.waitFor(widget)
-			if r.failure(SourceAPIServices, "") == nil {
-				t.Error("the failure is not reported")
-			}
+			inMemory(t, func(r *running) {
+				r.api.services.status = status
+				r.api.setCRD(widget.Group, widget.Kind, "v1")
+				r.start()
+				r.waitFor(pod)
+				r.waitFor(widget)
+				if r.failure(SourceAPIServices, "") == nil {
+					t.Error("the failure is not reported")
+				}
+			})
 		})
 	}
 }
 
-func TestM2_MapperDoesNotSyncWithoutCRDs(t *testing.T) {
+func TestM2_MapperSyncsAtOnceWithAnAPIServerWithoutCRDs(t *testing.T) {
 	inMemory(t, func(r *running) {
-		r.api.setCRDs(func(crds *fakeType) { crds.status = http.StatusForbidden })
+		r.api.setCRDs(func(crds *fakeType) { crds.status = http.StatusNotFound })
 		began := time.Now()
 		r.start()
-		time.Sleep(10 * time.Minute)
-		if r.HasSynced() {
-			t.Error("the mapper has synced")
+		r.waitFor(pod)
+		if waited := time.Since(began); waited >= time.Second || r.failure(SourceCRDs, "") == nil {
+			t.Errorf("synced after %s, errors: %v", waited, r.Errors())
 		}
+	})
+}
+
+// Without the permission to list CRDs, the mapper finds their kinds in the discovery documents.
+func TestM2_MapperWorksWithoutPermissionToListCRDs(t *testing.T) {
+	inMemory(t, func(r *running) {
+		r.api.setCRDs(func(crds *fakeType) { crds.status = http.StatusForbidden })
+		r.api.setGroup(widget.Group, "v1", widget.Kind)
+		began := time.Now()
+		r.start()
+		r.waitFor(widget)
+		r.waitFor(pod)
+		if waited := time.Since(began); waited > refusalPeriod+time.Second {
+			t.Errorf("synced after %s", waited)
+		}
+		time.Sleep(10 * time.Minute)
 		failure := r.failure(SourceCRDs, "")
 		if failure == nil || !apierrors.IsForbidden(failure) || failure.Since.Sub(began) > time.Second ||
 			failure.GroupVersion != (schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}) {
@@ -51,15 +70,198 @@ func TestM2_MapperDoesNotSyncWithoutCRDs(t *testing.T) {
 			if n := len(crds.lists); n < 10 || n > 40 {
 				t.Errorf("got %d lists within ten minutes, want between 10 and 40", n)
 			}
-			crds.status = 0
 		})
-		r.waitFor(pod)
+
+		const period = maxPollPeriodWithoutCRDs + maxPollPeriodWithoutCRDs/5
+		gadget := schema.GroupKind{Group: "gadgets.example.com", Kind: "Gadget"}
+		r.api.setGroup(gadget.Group, "v1", gadget.Kind)
+		created := time.Now()
+		r.waitFor(gadget)
+		if waited := time.Since(created); waited > period {
+			t.Errorf("a new kind is mapped after %s", waited)
+		}
+		r.api.removeGroup(gadget.Group)
+		time.Sleep(period + time.Second)
+		if !r.hasNot(gadget)() {
+			t.Error("a removed kind is mapped")
+		}
+
+		r.api.setCRDs(func(crds *fakeType) { crds.status = 0 })
 		r.eventually("the failure is no longer reported", r.hasNoErrors)
 		synctest.Wait()
 		if n := r.logs.count("Watch recovered", "CRDs"); n != 1 {
 			t.Errorf("the recovery has been logged %d times, want once", n)
 		}
+		polls := r.api.requests("/apis")
+		r.api.setCRD(gadget.Group, gadget.Kind, "v1")
+		r.waitFor(gadget)
+		if n := r.api.requests("/apis") - polls; n > 0 {
+			t.Errorf("%d reads of the document after the permission was granted", n)
+		}
 	})
+}
+
+// The watch of CRDs takes over the versions that were found in the discovery documents. They are mapped all the time.
+func TestM2_PermissionToListCRDsCanBeGrantedWhileTheMapperRuns(t *testing.T) {
+	inMemory(t, func(r *running) {
+		r.api.setCRDs(func(crds *fakeType) { crds.status = http.StatusForbidden })
+		r.api.setGroup(widget.Group, "v1", widget.Kind)
+		r.api.setCRD(widget.Group, widget.Kind, "v1")
+		r.start()
+		r.waitFor(widget)
+		var changes []string
+		defer r.Subscribe(func(c Change) {
+			if c.Kind == widget {
+				changes = append(changes, string(c.Type))
+			}
+		})()
+		r.api.setCRDs(func(crds *fakeType) { crds.status = 0 })
+		r.eventually("the failure is no longer reported", r.hasNoErrors)
+		r.api.deleteCRD(widget.Group, widget.Kind)
+		synctest.Wait()
+		// The verbs are known only from the CRD.
+		if want := []string{"Added", "Changed", "Removed"}; !slices.Equal(changes, want) {
+			t.Errorf("got changes %v, want %v", changes, want)
+		}
+	})
+}
+
+// revokeCRDs makes the server refuse lists and watches of CRDs, and ends the open watch.
+func (r *running) revokeCRDs() {
+	r.api.setCRDs(func(crds *fakeType) { crds.status, crds.endWatches = http.StatusForbidden, true })
+	r.eventually("the failure is reported", r.fails(SourceCRDs, ""))
+}
+
+func TestM2_PollsFindCRDsAfterThePermissionWasRevoked(t *testing.T) {
+	inMemory(t, func(r *running) {
+		const period = maxPollPeriodWithoutCRDs + maxPollPeriodWithoutCRDs/5
+		r.pollPeriod = time.Hour
+		r.api.setCRD(widget.Group, widget.Kind, "v1")
+		r.start()
+		r.waitFor(widget)
+		time.Sleep(time.Minute)
+		r.revokeCRDs()
+		for i, status := range []int{
+			http.StatusForbidden, http.StatusForbidden, http.StatusServiceUnavailable, http.StatusServiceUnavailable,
+		} {
+			r.api.setCRDs(func(crds *fakeType) { crds.status = status })
+			time.Sleep(time.Duration(i) * time.Minute)
+			kind := schema.GroupKind{Group: fmt.Sprintf("g%d.example.com", i), Kind: "Thing"}
+			r.api.setGroup(kind.Group, "v1", kind.Kind)
+			created := time.Now()
+			r.waitFor(kind)
+			if waited := time.Since(created); waited > period {
+				t.Errorf("new kind %d is mapped after %s", i, waited)
+			}
+		}
+	})
+}
+
+// The documents are ignored for the versions of known CRDs, so no new kind can be ruled out.
+func TestLookups_VersionsOfCRDsThatCannotBeListedAreUnread(t *testing.T) {
+	inMemory(t, func(r *running) {
+		r.api.setCRD(widget.Group, widget.Kind, "v1")
+		r.start()
+		r.waitFor(widget)
+		unknown := schema.GroupKind{Group: widget.Group, Kind: "Unknown"}
+		r.expectLookups(unknown.WithVersion("v1"), noMatch)
+		r.revokeCRDs()
+		r.expectLookups(widget.WithVersion("v1"), found)
+		r.expectLookups(unknown.WithVersion("v1"), undecided)
+		r.expectLookups(unknown.WithVersion(""), undecided)
+		r.expectLookups(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Unknown"}, noMatch)
+		_, err := r.RESTMapping(unknown)
+		groups, _ := discovery.GroupDiscoveryFailedErrorGroups(err)
+		gv := schema.GroupVersion{Group: widget.Group, Version: "v1"}
+		if !apierrors.IsForbidden(groups[gv]) {
+			t.Errorf("got reasons %v", groups)
+		}
+		err = r.Refresh(r.Context())
+		if groups, _ := discovery.GroupDiscoveryFailedErrorGroups(err); len(groups) != 1 || groups[gv] == nil {
+			t.Errorf("Refresh: got error %v", err)
+		}
+		// Another failure does not mean that the permission has been granted.
+		r.api.setCRDs(func(crds *fakeType) { crds.status = http.StatusServiceUnavailable })
+		time.Sleep(time.Minute)
+		r.expectLookups(unknown.WithVersion("v1"), undecided)
+		r.api.setCRDs(func(crds *fakeType) { crds.status, crds.endWatches = 0, false })
+		r.eventually("the failure is no longer reported", r.hasNoErrors)
+		synctest.Wait()
+		r.expectLookups(unknown.WithVersion("v1"), noMatch)
+		r.mustRefresh()
+	})
+}
+
+// An API server that has just been started can refuse requests until it has read its RBAC objects.
+func TestM2_MapperDoesNotSyncAfterTransientRefusals(t *testing.T) {
+	for name, set := range map[string]func(api *fakeAPI, status int){
+		"CRDs": func(api *fakeAPI, status int) {
+			api.setCRDs(func(crds *fakeType) { crds.status = status })
+		},
+		"APIServices": func(api *fakeAPI, status int) {
+			api.setServices(func(services *fakeType) { services.status = status })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(r *running) {
+				r.api.setCRD(widget.Group, widget.Kind, "v1")
+				for i, status := range []int{
+					http.StatusForbidden, http.StatusServiceUnavailable, http.StatusForbidden, http.StatusServiceUnavailable,
+				} {
+					set(r.api, status)
+					if i == 0 {
+						r.start()
+						time.Sleep(refusalPeriod - time.Second)
+					} else {
+						// The request is repeated after a few seconds.
+						r.eventually("the new failure is reported", func() bool {
+							errs := r.Errors()
+							return len(errs) == 1 && apierrors.IsForbidden(errs[0]) == (status == http.StatusForbidden)
+						})
+						time.Sleep(refusalPeriod - time.Second)
+					}
+					if r.HasSynced() {
+						t.Errorf("the mapper has synced after failure %d", i)
+					}
+				}
+				set(r.api, 0)
+				r.waitFor(widget)
+				r.waitFor(pod)
+			})
+		})
+	}
+}
+
+// The priority of a CRD does not depend on the source that reports it.
+func TestM3_CRDsInTheDocumentHaveTheSamePriorityAsWatchedCRDs(t *testing.T) {
+	inMemory(t, func(r *running) {
+		r.api.setCRDs(func(crds *fakeType) { crds.status = http.StatusForbidden })
+		r.api.setGroup("example.com", "v1", "Deployment")
+		r.api.mu.Lock()
+		r.api.ranked = []string{"example.com", "", "apps"}
+		r.api.mu.Unlock()
+		r.start()
+		r.waitFor(schema.GroupKind{Group: "example.com", Kind: "Deployment"})
+		resources, err := r.ResourcesFor(schema.GroupVersionResource{Resource: "deployments"})
+		if want := "[apps example.com]"; err != nil || groupsOf(resources) != want {
+			t.Errorf("got groups %s, error %v, want %s", groupsOf(resources), err, want)
+		}
+	})
+}
+
+func TestM2_MapperDoesNotSyncWhileCRDsFailForAnotherReason(t *testing.T) {
+	for _, status := range []int{http.StatusServiceUnavailable, http.StatusUnauthorized} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			inMemory(t, func(r *running) {
+				r.api.setCRDs(func(crds *fakeType) { crds.status = status })
+				r.start()
+				time.Sleep(10 * time.Minute)
+				if r.HasSynced() || r.failure(SourceCRDs, "") == nil {
+					t.Errorf("synced: %t, errors: %v", r.HasSynced(), r.Errors())
+				}
+			})
+		})
+	}
 }
 
 // A missing permission is logged even if the API server was unavailable before.

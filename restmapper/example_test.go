@@ -8,6 +8,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 )
 
 // This example runs a mapper and waits for a kind that is not defined yet.
@@ -74,5 +75,34 @@ func ExampleMapper_Subscribe() {
 	// Output:
 	// Added Widget.example.com
 	// Removed Widget.example.com
+	// run: <nil>
+}
+
+// This example distinguishes an unknown kind from a kind of an aggregated API that is not available.
+func ExampleMapper_Refresh() {
+	api := newFakeAPI() // takes the place of a cluster
+	defer api.close()
+	api.setGroupAs("metrics.example.com", "v1", "", "Stale") // its server cannot be reached
+	mapper, err := New(logr.Discard(), api.config())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- mapper.Run(ctx) }()
+
+	groups, _ := discovery.GroupDiscoveryFailedErrorGroups(mapper.Refresh(ctx))
+	fmt.Println("failing groups:", len(groups))
+	_, err = mapper.RESTMapping(schema.GroupKind{Group: "metrics.example.com", Kind: "Metric"})
+	fmt.Println("unknown because discovery fails:", err != nil && !meta.IsNoMatchError(err))
+	_, err = mapper.RESTMapping(schema.GroupKind{Group: "apps", Kind: "Unknown"})
+	fmt.Println("does not exist:", meta.IsNoMatchError(err))
+	cancel()
+	fmt.Println("run:", <-ended)
+	// Output:
+	// failing groups: 1
+	// unknown because discovery fails: true
+	// does not exist: true
 	// run: <nil>
 }

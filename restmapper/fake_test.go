@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,9 +41,12 @@ type fakeType struct {
 	objects    map[string]map[string]any
 	events     []string
 	status     int  // if not 0, the status of every response
-	endWatches bool // watches end as soon as they have been opened
+	endWatches bool // open watches end, and others end as soon as they have been opened
+	hold       bool // watches do not deliver events
+	whole      bool // the server does not support lists of metadata
 	truncate   bool // the bodies of lists end early
 	lists      []url.Values
+	metadata   int // lists of metadata
 }
 
 // newFakeAPI returns an API server that listens on a local port.
@@ -171,7 +175,14 @@ func (f *fakeAPI) serveType(w http.ResponseWriter, r *http.Request, t *fakeType,
 	for _, o := range t.objects {
 		items = append(items, o)
 	}
-	if query.Get("watch") == "" {
+	switch wantsMetadata := strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList"); {
+	case wantsMetadata && !t.whole:
+		t.metadata++
+		kind, apiVersion = "PartialObjectMetadata", "meta.k8s.io/v1"
+		for i := range items {
+			items[i] = map[string]any{"metadata": items[i]["metadata"]}
+		}
+	case query.Get("watch") == "" && !wantsMetadata:
 		t.lists = append(t.lists, query)
 	}
 	f.mu.Unlock()
@@ -211,8 +222,14 @@ func (f *fakeAPI) serveWatch(w http.ResponseWriter, r *http.Request, t *fakeType
 	next--
 	for {
 		f.mu.Lock()
-		events, changed := t.events[next:], f.changed
+		events, changed, ends := t.events[next:], f.changed, t.endWatches
+		if t.hold {
+			events = nil
+		}
 		f.mu.Unlock()
+		if ends {
+			return
+		}
 		for _, e := range events {
 			_, _ = w.Write([]byte(e))
 		}
@@ -262,6 +279,21 @@ func (f *fakeAPI) setCRDs(change func(*fakeType)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change(&f.crds)
+	f.wakeLocked()
+}
+
+// setServices changes the behavior of the server for APIServices.
+func (f *fakeAPI) setServices(change func(*fakeType)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.services)
+	f.wakeLocked()
+}
+
+// wakeLocked makes the watches look for events.
+func (f *fakeAPI) wakeLocked() {
+	close(f.changed)
+	f.changed = make(chan struct{})
 }
 
 func (f *fakeAPI) eventLocked(t *fakeType, kind, name string, object map[string]any) {
@@ -279,8 +311,7 @@ func (f *fakeAPI) eventLocked(t *fakeType, kind, name string, object map[string]
 		panic(err)
 	}
 	t.events = append(t.events, string(line)+"\n")
-	close(f.changed)
-	f.changed = make(chan struct{})
+	f.wakeLocked()
 }
 
 func (f *fakeAPI) setService(name string, spec map[string]any, automanaged string) {
@@ -347,6 +378,14 @@ func (f *fakeAPI) setGroupAs(name, version, kind string, freshness apidiscoveryv
 	f.groups[name] = &apidiscoveryv2.APIGroupDiscovery{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Versions: []apidiscoveryv2.APIVersionDiscovery{v},
 	}
+}
+
+// removeGroup removes a group from the discovery document.
+func (f *fakeAPI) removeGroup(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.groups, name)
+	f.ranked = slices.DeleteFunc(slices.Clone(f.ranked), func(n string) bool { return n == name })
 }
 
 // handle serves all requests for one path with the handler. A nil handler restores the default.

@@ -102,6 +102,11 @@ func (r *running) eventually(what string, done func() bool) {
 	}
 }
 
+func (r *running) isMapped(gk schema.GroupKind, versions ...string) bool {
+	_, err := r.RESTMapping(gk, versions...)
+	return err == nil
+}
+
 func (r *running) hasNot(gk schema.GroupKind, versions ...string) func() bool {
 	return func() bool {
 		_, err := r.RESTMapping(gk, versions...)

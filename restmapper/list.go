@@ -20,11 +20,15 @@ func (w *watcher) List(
 	ctx context.Context, options listwatch.RequestOptions, item func(runtime.Object),
 ) (metav1.ListMeta, error) {
 	body, err := w.request(options).Stream(ctx)
+	w.answered(err)
 	if err != nil {
 		return metav1.ListMeta{}, err
 	}
 	defer body.Close()
-	m, err := w.decodeList(json.NewDecoder(body), item)
+	m, kind, err := decodeList(json.NewDecoder(body), w.newObject, item)
+	if err == nil {
+		err = expectKind(kind, w.gvk.Kind+"List")
+	}
 	if err != nil {
 		if err = fmt.Errorf("list %s: %w", w.gvr.GroupResource(), err); !errors.Is(err, io.ErrUnexpectedEOF) {
 			err = malformed(err)
@@ -33,15 +37,17 @@ func (w *watcher) List(
 	return m, err
 }
 
-func (w *watcher) decodeList(d *json.Decoder, item func(runtime.Object)) (m metav1.ListMeta, err error) {
+// decodeList returns the metadata and the kind of a list.
+func decodeList(
+	d *json.Decoder, newObject func() runtime.Object, item func(runtime.Object),
+) (m metav1.ListMeta, kind string, err error) {
 	if err := expectDelim(d, '{'); err != nil {
-		return m, err
+		return m, "", err
 	}
-	kind := ""
 	for d.More() {
 		field, err := d.Token()
 		if err != nil {
-			return m, err
+			return m, "", err
 		}
 		switch field {
 		case "kind":
@@ -49,22 +55,19 @@ func (w *watcher) decodeList(d *json.Decoder, item func(runtime.Object)) (m meta
 		case "metadata":
 			err = d.Decode(&m)
 		case "items":
-			err = w.decodeItems(d, item)
+			err = decodeItems(d, newObject, item)
 		default:
 			var ignored json.RawMessage
 			err = d.Decode(&ignored)
 		}
 		if err != nil {
-			return m, err
+			return m, "", err
 		}
 	}
-	if err := expectDelim(d, '}'); err != nil {
-		return m, err
-	}
-	return m, expectKind(kind, w.gvk.Kind+"List")
+	return m, kind, expectDelim(d, '}')
 }
 
-func (w *watcher) decodeItems(d *json.Decoder, item func(runtime.Object)) error {
+func decodeItems(d *json.Decoder, newObject func() runtime.Object, item func(runtime.Object)) error {
 	switch begin, err := d.Token(); {
 	case err != nil:
 		return err
@@ -74,7 +77,7 @@ func (w *watcher) decodeItems(d *json.Decoder, item func(runtime.Object)) error 
 		return fmt.Errorf("expected [, got %v", begin)
 	}
 	for d.More() {
-		object := w.newObject()
+		object := newObject()
 		if err := d.Decode(object); err != nil {
 			return err
 		}

@@ -15,16 +15,19 @@ import (
 func TestDecodeList_RejectsEveryIncompleteBody(t *testing.T) {
 	body := `{"kind":"CustomResourceDefinitionList","apiVersion":"apiextensions.k8s.io/v1",` +
 		`"metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}],"other":{"c":[1]}}`
-	w := (&Mapper{}).newCRDWatcher()
+	newObject := (&Mapper{}).newCRDWatcher().newObject
+	decode := func(body string, item func(runtime.Object)) (metav1.ListMeta, string, error) {
+		return decodeList(json.NewDecoder(strings.NewReader(body)), newObject, item)
+	}
 	for end := range len(body) {
-		if _, err := w.decodeList(json.NewDecoder(strings.NewReader(body[:end])), func(runtime.Object) {}); err == nil {
+		if _, _, err := decode(body[:end], func(runtime.Object) {}); err == nil {
 			t.Errorf("no error for %s", body[:end])
 		}
 	}
 	items := 0
-	m, err := w.decodeList(json.NewDecoder(strings.NewReader(body)), func(runtime.Object) { items++ })
-	if err != nil || items != 2 || m.ResourceVersion != "7" {
-		t.Errorf("got %d items, %+v, %v", items, m, err)
+	m, kind, err := decode(body, func(runtime.Object) { items++ })
+	if err != nil || items != 2 || m.ResourceVersion != "7" || kind != "CustomResourceDefinitionList" {
+		t.Errorf("got %d items, %+v, %s, %v", items, m, kind, err)
 	}
 }
 

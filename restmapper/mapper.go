@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
@@ -20,7 +19,8 @@ type Option func(*Mapper) error
 
 // WithPollPeriod sets the time between polls of the discovery documents. Polling is the only way to detect changes to
 // the resources of an aggregated API, because they cause no events. Each period is extended or shortened by up to a
-// fifth, so that replicas do not poll at the same time. The default is 5 minutes, and the minimum is 1 second.
+// fifth, so that replicas do not poll at the same time. The default is 5 minutes, and the minimum is 1 second. While
+// CRDs cannot be listed because of a missing permission, the period is at most 30 seconds.
 func WithPollPeriod(d time.Duration) Option {
 	return func(m *Mapper) error {
 		if d < minPollPeriod {
@@ -46,23 +46,27 @@ type Mapper struct {
 	running    atomic.Bool
 	now        atomic.Pointer[snapshot] // nil until the mapper has synced
 	reset      chan struct{}            // receives requests to read the discovery documents; has a buffer of one
-	wake       chan struct{}            // receives a value when unread has changed; has a buffer of one
-	read       chan struct{}            // receives a value when a version has been read or removed; has a buffer of one
-	notifier   notifier
+	// refreshAsked receives a value when refresh has been set; has a buffer of one.
+	refreshAsked chan struct{}
+	documents    chan *refresh // receives requests to read the discovery documents
+	listChanged  chan struct{} // receives a value when the state of a list has changed; has a buffer of one
+	wake         chan struct{} // receives a value when unread has changed; has a buffer of one
+	read         chan struct{} // receives a value when a version has been read or removed; has a buffer of one
+	listed       chan struct{} // closed when the discovery documents can be read; see waitForLists
+	notifier     notifier
 
 	// mu guards the fields below, the order of snapshots, and the order of notifications. It is never held during a
 	// request or while a subscriber is called.
-	mu      sync.Mutex
-	catalog *catalog
-	// listed is closed when CRDs have been listed, and APIServices have been listed or cannot be listed.
-	listed         chan struct{}
-	crdsListed     bool
-	servicesListed bool
-	next           *snapshot // the current snapshot, which also exists before the first sync
-	unread         map[schema.GroupVersion]bool
-	reading        map[schema.GroupVersion]chan struct{} // see readVersions
-	waiters        map[string]*waiters                   // by group
-	failures       map[Source]failure                    // except those of single versions
+	mu          sync.Mutex
+	catalog     *catalog
+	crdList     list
+	serviceList list
+	refresh     *refresh  // the next one; can be nil
+	next        *snapshot // the current snapshot, which also exists before the first sync
+	unread      map[schema.GroupVersion]bool
+	reading     map[schema.GroupVersion]chan struct{} // see readVersions
+	waiters     map[string]*waiters                   // by group
+	failures    map[Source]failure                    // except those of single versions
 }
 
 // New returns a mapper for the API server of cfg. It does not start goroutines or open connections. If cfg has no
@@ -70,7 +74,8 @@ type Mapper struct {
 func New(log logr.Logger, cfg *rest.Config, opts ...Option) (*Mapper, error) {
 	m := &Mapper{
 		log: log, pollPeriod: defaultPollPeriod, notifier: notifier{log: log},
-		reset: make(chan struct{}, 1), wake: make(chan struct{}, 1), read: make(chan struct{}, 1),
+		reset: make(chan struct{}, 1), refreshAsked: make(chan struct{}, 1), documents: make(chan *refresh),
+		listChanged: make(chan struct{}, 1), wake: make(chan struct{}, 1), read: make(chan struct{}, 1),
 		catalog: newCatalog(), listed: make(chan struct{}), next: emptySnapshot(),
 		unread: map[schema.GroupVersion]bool{}, reading: map[schema.GroupVersion]chan struct{}{},
 		waiters: map[string]*waiters{}, failures: map[Source]failure{},
@@ -79,6 +84,9 @@ func New(log logr.Logger, cfg *rest.Config, opts ...Option) (*Mapper, error) {
 		if err := opt(m); err != nil {
 			return nil, fmt.Errorf("create REST mapper: %w", err)
 		}
+	}
+	if cfg == nil {
+		return nil, errors.New("create REST mapper: cfg must not be nil")
 	}
 	m.crds, m.services = m.newCRDWatcher(), m.newServiceWatcher()
 	var err error
@@ -108,6 +116,7 @@ func (m *Mapper) Run(ctx context.Context) error {
 	parts.Go(func() { m.crds.loop.Run(ctx) })
 	parts.Go(func() { m.services.loop.Run(ctx) })
 	parts.Go(func() { m.poll(ctx) })
+	parts.Go(func() { m.processRefreshes(ctx) })
 	parts.Go(func() { m.readVersions(ctx) })
 	parts.Wait()
 	return nil
@@ -125,6 +134,7 @@ func (m *Mapper) newCRDWatcher() *watcher {
 		replace:   m.replaceCRDs,
 		set:       m.setCRD,
 		report:    func(err error) { m.setFailure(SourceCRDs, gv, err) },
+		answered:  m.setCRDResult,
 	}
 }
 
@@ -136,33 +146,8 @@ func (m *Mapper) newServiceWatcher() *watcher {
 		reduce:    reduceService,
 		replace:   m.replaceServices,
 		set:       m.setService,
-		report: func(err error) {
-			m.setFailure(SourceAPIServices, gv, err)
-			if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-				m.setServicesUnavailable()
-			}
-		},
-	}
-}
-
-// setServicesUnavailable allows the mapper to sync without APIServices.
-func (m *Mapper) setServicesUnavailable() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.servicesListed = true
-	m.setListedLocked()
-}
-
-// setListedLocked allows the discovery documents to be read once the mapper can determine which versions belong to
-// CRDs.
-func (m *Mapper) setListedLocked() {
-	if !m.crdsListed || !m.servicesListed {
-		return
-	}
-	select {
-	case <-m.listed:
-	default:
-		close(m.listed)
+		report:    func(err error) { m.setFailure(SourceAPIServices, gv, err) },
+		answered:  m.setServiceResult,
 	}
 }
 
@@ -185,8 +170,8 @@ func (m *Mapper) replaceCRDs(objects []any) {
 	for _, name := range deleted {
 		m.catalog.setCRD(name, nil, groups)
 	}
-	m.crdsListed = true
-	m.setListedLocked()
+	m.catalog.setCRDRefusal(nil, groups)
+	m.setListedLocked(&m.crdList)
 	m.publishLocked(groups)
 }
 
@@ -223,8 +208,7 @@ func (m *Mapper) replaceServices(objects []any) {
 	for _, gv := range deleted {
 		m.setServiceLocked(gv, nil, groups)
 	}
-	m.servicesListed = true
-	m.setListedLocked()
+	m.setListedLocked(&m.serviceList)
 	m.publishLocked(groups)
 }
 
@@ -246,7 +230,7 @@ func (m *Mapper) setService(name string, object any) {
 // setServiceLocked requests a read of the version if its APIService is new or has changed. Before the first list is
 // complete, no read is needed, because the discovery documents are read afterwards.
 func (m *Mapper) setServiceLocked(gv schema.GroupVersion, s *service, groups touchedGroups) {
-	if m.catalog.setService(gv, s, groups) && s != nil && m.servicesListed {
+	if m.catalog.setService(gv, s, groups) && s != nil && m.serviceList.isUsable {
 		m.catalog.discover(gv).asked++
 		m.requestReadLocked(gv)
 	}
@@ -266,7 +250,7 @@ func (m *Mapper) publishLocked(groups touchedGroups) {
 	}
 	changed := make(map[string]groupChange, len(groups))
 	for name, touches := range groups {
-		changed[name] = groupChange{now: m.catalog.group(name), touches: touches}
+		changed[name] = groupChange{now: m.catalog.group(name), unread: m.catalog.unread(name), touches: touches}
 	}
 	old := m.next
 	m.next = old.with(changed)

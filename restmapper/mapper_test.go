@@ -272,6 +272,28 @@ func TestM1_LookupsAllocateOnlyTheirResults(t *testing.T) {
 	}
 }
 
+func TestM1_LookupsWithoutMatchAllocateOnlyTheError(t *testing.T) {
+	w := newCatalog()
+	w.setCRD("widgets.example.com", &crd{
+		group: widget.Group, established: true, versions: []string{"v1"},
+		resource: &resource{name: "widgets", singular: "widget", kind: "Widget"},
+	}, touchedGroups{})
+	var m Mapper
+	m.now.Store(snapshotOf(w))
+	unknown := schema.GroupVersionResource{Group: widget.Group, Version: "v1", Resource: "unknowns"}
+	gk := schema.GroupKind{Group: widget.Group, Kind: "Unknown"}
+	for name, call := range map[string]func() error{
+		"KindFor":     func() error { _, err := m.KindFor(unknown); return err },
+		"Verbs":       func() error { _, err := m.Verbs(unknown); return err },
+		"RESTMapping": func() error { _, err := m.RESTMapping(gk); return err },
+	} {
+		var err error
+		if n := testing.AllocsPerRun(100, func() { err = call() }); n > 1 || !meta.IsNoMatchError(err) {
+			t.Errorf("%s: %v allocations, error %v", name, n, err)
+		}
+	}
+}
+
 // Lookups run concurrently with changes to CRDs. No lookup may return a version older than one that was seen before the
 // lookup began.
 func TestM1_LookupsDuringChangesOfCRDs(t *testing.T) {

@@ -12,6 +12,9 @@ import (
 const (
 	// resetPeriod is the minimum time between requests that are caused by Reset.
 	resetPeriod = 10 * time.Second
+	// maxPollPeriodWithoutCRDs limits the poll period while CRDs cannot be listed. A poll that finds no changes costs two
+	// small requests.
+	maxPollPeriodWithoutCRDs = 30 * time.Second
 	// firstReadTimeout limits how long versions that must be read separately can delay the first sync.
 	firstReadTimeout = 5 * time.Second
 )
@@ -19,49 +22,74 @@ const (
 // poll reads the discovery documents once both watches have listed their objects, and then periodically until ctx is
 // cancelled.
 func (m *Mapper) poll(ctx context.Context) {
-	select {
-	case <-m.listed:
-	case <-ctx.Done():
+	if !m.waitForLists(ctx) {
 		return
 	}
 	retry := newRetry(maxRequestDelay)
+	var asked *refresh // the request for this poll, or nil
 	for {
 		requested := time.Now()
-		err := m.readDocuments(ctx, requested)
+		err := m.pollOnce(ctx, requested)
 		if ctx.Err() != nil {
 			return
 		}
-		m.setFailure(SourceDiscovery, schema.GroupVersion{}, err)
+		asked.end(err)
 		due := time.Now().Add(m.nextPeriod())
 		if err != nil {
 			due = earlier(due, time.Now().Add(retry()))
 		} else {
 			retry = newRetry(maxRequestDelay)
-			m.waitForFirstReads(ctx)
-			if ctx.Err() != nil {
-				return
-			}
-			m.setSynced()
 		}
-		if !m.waitForPoll(ctx, requested, due, err == nil) {
+		var ok bool
+		if asked, ok = m.waitForPoll(ctx, requested, due, err == nil); !ok {
 			return
 		}
 	}
 }
 
+// pollOnce reads the discovery documents. After the first success, the mapper has synced.
+func (m *Mapper) pollOnce(ctx context.Context, requested time.Time) error {
+	err := m.readDocuments(ctx, requested)
+	if ctx.Err() != nil {
+		return err
+	}
+	m.setFailure(SourceDiscovery, schema.GroupVersion{}, err)
+	if err != nil {
+		return err
+	}
+	m.waitForFirstReads(ctx)
+	if ctx.Err() == nil {
+		m.setSynced()
+	}
+	return nil
+}
+
 // nextPeriod returns the time until the next poll.
 func (m *Mapper) nextPeriod() time.Duration {
 	const spread = 0.2
-	period := float64(m.pollPeriod) * (1 + spread*(2*rand.Float64()-1))
+	longest := m.longestPeriod()
+	period := float64(longest) * (1 + spread*(2*rand.Float64()-1))
 	if period >= math.MaxInt64 {
-		return m.pollPeriod
+		return longest
 	}
 	return time.Duration(period)
 }
 
-// waitForPoll returns true when the documents, which were last requested at the given time, must be read again. It
-// returns false if ctx is cancelled.
-func (m *Mapper) waitForPoll(ctx context.Context, requested, due time.Time, canCheck bool) bool {
+// longestPeriod returns the poll period. It is limited while polls are the only way to find CRDs.
+func (m *Mapper) longestPeriod() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.catalog.crdRefusal != nil {
+		return min(m.pollPeriod, maxPollPeriodWithoutCRDs)
+	}
+	return m.pollPeriod
+}
+
+// waitForPoll returns true when the documents, which were last requested at the given time, must be read again. If this
+// is because of a request, it returns the request. It returns false if ctx is cancelled.
+func (m *Mapper) waitForPoll(
+	ctx context.Context, requested, due time.Time, canCheck bool,
+) (asked *refresh, ok bool) {
 	for {
 		next := due
 		if canCheck {
@@ -69,7 +97,7 @@ func (m *Mapper) waitForPoll(ctx context.Context, requested, due time.Time, canC
 		}
 		delay := time.Until(next)
 		if delay <= 0 {
-			return ctx.Err() == nil
+			return nil, ctx.Err() == nil
 		}
 		timer := time.NewTimer(delay)
 		select {
@@ -77,9 +105,12 @@ func (m *Mapper) waitForPoll(ctx context.Context, requested, due time.Time, canC
 		case <-m.reset:
 			// Some callers may call Reset for every kind that they do not find.
 			due = earlier(due, requested.Add(resetPeriod))
+		case asked = <-m.documents:
+			timer.Stop()
+			return asked, true
 		case <-ctx.Done():
 			timer.Stop()
-			return false
+			return nil, false
 		}
 		timer.Stop()
 	}
@@ -105,7 +136,7 @@ func earlier(a, b time.Time) time.Time {
 
 // readDocuments reads both discovery documents.
 func (m *Mapper) readDocuments(ctx context.Context, requested time.Time) error {
-	m.discoverer.forgetBefore(m.expireTombstones(requested))
+	m.discoverer.forgetBefore(m.beginDocuments(requested))
 	isExcluded := func(gv schema.GroupVersion) bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -119,7 +150,7 @@ func (m *Mapper) readDocuments(ctx context.Context, requested time.Time) error {
 		if document == nil {
 			continue // not modified
 		}
-		if hasTombstones := m.setDocument(path == corePath, document, requested); hasTombstones {
+		if isIncomplete := m.setDocument(path == corePath, document, requested); isIncomplete {
 			etag = ""
 		}
 		m.discoverer.etags[path] = etag
@@ -127,23 +158,23 @@ func (m *Mapper) readDocuments(ctx context.Context, requested time.Time) error {
 	return nil
 }
 
-// expireTombstones removes expired tombstones. It returns the number of tombstones that have been added so far.
-func (m *Mapper) expireTombstones(now time.Time) (added int) {
+// beginDocuments removes expired tombstones, and returns the current epoch of the documents.
+func (m *Mapper) beginDocuments(now time.Time) (epoch int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.catalog.tombstones.expireAll(now)
-	return m.catalog.tombstones.added
+	return m.catalog.epoch()
 }
 
-func (m *Mapper) setDocument(core bool, document []documentVersion, requested time.Time) (hasTombstones bool) {
+func (m *Mapper) setDocument(core bool, document []documentVersion, requested time.Time) (isIncomplete bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	groups, unread, hasTombstones := m.catalog.setDocument(core, document, requested)
+	groups, unread, isIncomplete := m.catalog.setDocument(core, document, requested)
 	for _, gv := range unread {
 		m.requestReadLocked(gv)
 	}
 	m.publishLocked(groups)
-	return hasTombstones
+	return isIncomplete
 }
 
 // waitForFirstReads delays the first sync until each version that must be read separately has been read or has failed.

@@ -29,7 +29,8 @@ func (m *Mapper) KindFor(resource schema.GroupVersionResource) (schema.GroupVers
 	if err != nil {
 		return schema.GroupVersionKind{}, err
 	}
-	return s.kindFor(resource)
+	kind, err := s.kindFor(resource)
+	return kind, s.decidedFor(err, resource)
 }
 
 // KindsFor returns all kinds that match a resource, in order of priority. The resource can be partial, a singular or a
@@ -39,7 +40,8 @@ func (m *Mapper) KindsFor(resource schema.GroupVersionResource) ([]schema.GroupV
 	if err != nil {
 		return nil, err
 	}
-	return s.kindsFor(resource)
+	kinds, err := s.kindsFor(resource)
+	return kinds, s.decidedFor(err, resource)
 }
 
 // ResourceFor returns the full resource for a partial resource, a singular or a short name. If several resources match,
@@ -49,7 +51,8 @@ func (m *Mapper) ResourceFor(input schema.GroupVersionResource) (schema.GroupVer
 	if err != nil {
 		return schema.GroupVersionResource{}, err
 	}
-	return s.resourceFor(input)
+	resource, err := s.resourceFor(input)
+	return resource, s.decidedFor(err, input)
 }
 
 // ResourcesFor returns all resources that match a partial resource, a singular or a short name, in order of priority.
@@ -58,7 +61,8 @@ func (m *Mapper) ResourcesFor(input schema.GroupVersionResource) ([]schema.Group
 	if err != nil {
 		return nil, err
 	}
-	return s.resourcesFor(input)
+	resources, err := s.resourcesFor(input)
+	return resources, s.decidedFor(err, input)
 }
 
 // RESTMapping returns the resource and scope of a kind in the first of the given versions that contains the kind. If no
@@ -68,7 +72,8 @@ func (m *Mapper) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RES
 	if err != nil {
 		return nil, err
 	}
-	return s.mapping(gk, versions)
+	mapping, err := s.mapping(gk, versions)
+	return mapping, s.decided(err, gk.Group, versions...)
 }
 
 // RESTMappings returns the mappings of a kind in the given versions, or in all versions if none are given, in order of
@@ -78,7 +83,8 @@ func (m *Mapper) RESTMappings(gk schema.GroupKind, versions ...string) ([]*meta.
 	if err != nil {
 		return nil, err
 	}
-	return s.mappings(gk, versions)
+	mappings, err := s.mappings(gk, versions)
+	return mappings, s.decided(err, gk.Group, versions...)
 }
 
 // Verbs returns the verbs that the API server supports for a resource, such as "list". The group, the version and the
@@ -89,7 +95,8 @@ func (m *Mapper) Verbs(resource schema.GroupVersionResource) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.verbs(resource)
+	verbs, err := s.verbs(resource)
+	return verbs, s.decided(err, resource.Group, resource.Version)
 }
 
 // ResourceSingularizer returns the singular of a resource. If it returns an error, it also returns its argument.
@@ -113,7 +120,7 @@ func (m *Mapper) Expand(category string) ([]schema.GroupResource, bool) {
 
 // Reset requests that the discovery documents be read again soon, at most once every ten seconds. It does not block,
 // and lookups continue to return the current data. Unlike with other mappers, callers do not need to call Reset after a
-// NoMatch error.
+// NoMatch error. [Mapper.Refresh] waits for the result and returns errors.
 func (m *Mapper) Reset() { signal(m.reset) }
 
 // KindForWithContext is like KindFor. It ignores the context, because lookups do not block.

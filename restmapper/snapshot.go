@@ -13,6 +13,9 @@ type snapshot struct {
 	ordered []*order // all groups
 	sorted  []string // the names of all groups, in alphabetical order
 	groups  persistent.Map[*group]
+	// unread contains the groups with versions whose newest resources are unknown, with the errors by version. Such a
+	// group is not in groups if none of its versions has ever been read.
+	unread persistent.Map[map[string]error]
 	// names and categories are indexes. Their entries contain the order of a group, not the group itself. A change to a
 	// group therefore does not affect the entries for names that the group keeps.
 	names      persistent.Map[*nameIndex]
@@ -30,10 +33,11 @@ type nameIndex struct {
 
 func emptySnapshot() *snapshot { return &snapshot{} }
 
-// groupChange contains the new state of a group, which is nil if the group has been removed, and the parts that may
-// have changed.
+// groupChange contains the new state of a group, which is nil if the group has been removed or was never read, and the
+// parts that may have changed.
 type groupChange struct {
 	now     *group
+	unread  map[string]error // see snapshot
 	touches *touched
 }
 
@@ -42,10 +46,19 @@ func (s *snapshot) with(changed map[string]groupChange) *snapshot {
 	e := snapshotEdit{
 		groups: persistent.NewEdit[*group](len(changed)), names: map[string]nameEdit{}, categories: map[string]listEdit{},
 	}
+	unread := persistent.NewEdit[map[string]error](0)
 	for name, c := range changed {
 		e.replace(name, s.groups.Get(name), c)
+		switch {
+		case c.unread != nil:
+			unread.Set(name, c.unread)
+		case s.unread.Get(name) != nil:
+			unread.Delete(name)
+		}
 	}
-	next := &snapshot{ordered: e.ordered.apply(s.ordered), groups: s.groups.With(e.groups)}
+	next := &snapshot{
+		ordered: e.ordered.apply(s.ordered), groups: s.groups.With(e.groups), unread: s.unread.With(unread),
+	}
 	next.sorted = replaced(s.sorted, e.removed, e.added, strings.Compare)
 
 	names := persistent.NewEdit[*nameIndex](len(e.names))

@@ -19,7 +19,7 @@ type tombstones struct {
 	entries  map[schema.GroupVersion]tombstone
 	queue    []queuedTombstone // in the order of their expiration
 	// added counts all tombstones that have been added. A discovery document that was received before the newest tombstone
-	// was added must not be reused, because versions that belonged to CRDs at that time were ignored.
+	// was added must not be reused, because versions that belonged to CRDs at that time were ignored; see catalog.epoch.
 	added int
 }
 

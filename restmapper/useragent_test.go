@@ -4,11 +4,18 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 )
+
+func TestNew_RejectsAMissingConfig(t *testing.T) {
+	if _, err := New(logr.Discard(), nil); err == nil || !strings.Contains(err.Error(), "cfg must not be nil") {
+		t.Errorf("got %v, want an error that names cfg", err)
+	}
+}
 
 // Both the watches and the requests for discovery documents have the header.
 func TestNew_UserAgentNamesTheMapper(t *testing.T) {

@@ -115,12 +115,23 @@ func (m *Mapper) setVersion(gv schema.GroupVersion, d *discovered, asked int, re
 		return
 	}
 	defer signal(m.read)
+	d.attempted = asked
+	wasRead := d.unreadError() == nil
 	if err != nil {
 		d.fail(gv, err, time.Now())
+		m.publishLocked(touchedGroups{gv.Group: {}}) // lookups return the newest error
 		return
 	}
+	byRefresh := d.answered < d.refreshed && d.refreshed <= asked
 	d.answered = asked
-	if d.set(resources) {
-		m.publishLocked(touchedGroups{gv.Group: {whole: true}})
+	changed := d.set(resources)
+	if byRefresh {
+		d.readAt = time.Now()
+		if changed {
+			m.catalog.overruled++
+		}
+	}
+	if changed || !wasRead {
+		m.publishLocked(touchedGroups{gv.Group: {whole: changed}})
 	}
 }

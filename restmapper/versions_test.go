@@ -73,7 +73,7 @@ func TestM3_APIServiceTakesOverAVersionFromACRD(t *testing.T) {
 		r.waitFor(widget)
 		r.api.setService(name, spec, "")
 		time.Sleep(time.Minute)
-		if r.failure(SourceDiscovery, gv.Group) == nil || !r.hasNot(widget)() {
+		if r.failure(SourceDiscovery, gv.Group) == nil || r.isMapped(widget) {
 			t.Errorf("got errors %v; the kind of the CRD must not be mapped", r.Errors())
 		}
 		r.api.deleteService(name)

@@ -40,12 +40,13 @@ type watcher struct {
 	set     func(name string, object any)
 	// report is called with the error when the type's state reports a problem, and with nil when its watch is open.
 	report func(error)
+	// answered is called with the error of each request for a list or a watch, or with nil.
+	answered func(err error)
 
 	loop *listwatch.Loop
 
-	// Used only by the loop's goroutine.
-	version string         // the resourceVersion of the newest list, event or bookmark, also of an earlier run
-	items   map[string]any // the list that is being received
+	items    map[string]any // the list that is being received; used only by the loop's goroutine
+	progress progress
 
 	mu sync.Mutex // held while report is called, so that it is called in order
 }
@@ -105,6 +106,7 @@ func (w *watcher) request(options listwatch.RequestOptions) *rest.Request {
 // Watch opens a watch.
 func (w *watcher) Watch(ctx context.Context, options listwatch.RequestOptions) (listwatch.Stream, error) {
 	stream, err := w.request(options).Watch(ctx)
+	w.answered(err)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +114,7 @@ func (w *watcher) Watch(ctx context.Context, options listwatch.RequestOptions) (
 }
 
 // MinVersion returns the newest version of an earlier run.
-func (w *watcher) MinVersion() string { return w.version }
+func (w *watcher) MinVersion() string { return w.progress.newest() }
 
 // BeginList begins to collect the items of a list.
 func (w *watcher) BeginList() { w.items = map[string]any{} }
@@ -133,12 +135,14 @@ func (w *watcher) Collect(event watch.Event) error {
 
 // EndList replaces the mapper's objects.
 func (w *watcher) EndList(list listwatch.ListResult, stored func()) {
-	objects := make([]any, 0, len(w.items))
-	for _, object := range w.items {
-		objects = append(objects, object)
+	objects, versions := make([]any, 0, len(w.items)), make(map[string]string, len(w.items))
+	for name, object := range w.items {
+		objects, versions[name] = append(objects, object), object.(metav1.Object).GetResourceVersion()
 	}
-	w.items, w.version = nil, list.ResourceVersion
+	w.items = nil
+	w.progress.begin()
 	w.replace(objects)
+	w.progress.replace(list.ResourceVersion, versions)
 	stored()
 }
 
@@ -148,14 +152,22 @@ func (w *watcher) Apply(event watch.Event) error {
 	if !ok {
 		return unexpectedType(event.Object)
 	}
-	if event.Type != watch.Bookmark {
-		name, object, err := w.reduced(event)
-		if err != nil {
-			return err
-		}
-		w.set(name, object)
+	version := m.GetResourceVersion()
+	if event.Type == watch.Bookmark {
+		w.progress.bookmark(version)
+		return nil
 	}
-	w.version = m.GetResourceVersion()
+	name, object, err := w.reduced(event)
+	if err != nil {
+		return err
+	}
+	w.progress.begin()
+	w.set(name, object)
+	if object == nil {
+		w.progress.set(version, name, "")
+	} else {
+		w.progress.set(version, name, version)
+	}
 	return nil
 }
 

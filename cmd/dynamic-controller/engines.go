@@ -10,10 +10,9 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platform"
@@ -50,11 +49,11 @@ func newEngines(
 	if e.mapper, err1 = restmapper.New(log.WithName("mapper"), cfg); err1 != nil {
 		return nil, err1
 	}
-	types := typeEvents(e.mapper)
+	types := dynamiccontroller.WithTypeEvents(e.mapper.TypeEvents)
 	e.definitions, err2 = dynamiccontroller.NewForConfig(log.WithName("definitions"), config, cfg, withMetrics,
-		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(instances.BlueprintTransform))
+		types, dynamiccontroller.WithDefaultTransform(instances.BlueprintTransform))
 	e.instances, err3 = dynamiccontroller.NewForConfig(log, config, cfg, dynamiccontroller.WithMetrics(e.reconciles),
-		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(instances.Transform),
+		types, dynamiccontroller.WithDefaultTransform(instances.Transform),
 		dynamiccontroller.WithReduce(instances.ReduceCached),
 		dynamiccontroller.WithParked(func(id dynamiccontroller.ObjectIdentifiers) {
 			e.parked.Add(id)
@@ -64,24 +63,6 @@ func newEngines(
 	// serves.
 	e.metrics = []prometheus.Collector{reconciles, metrics.NewStatus(e.instances, metricsOptions...)}
 	return e, errors.Join(err2, err3)
-}
-
-// typeEvents converts the changes that a mapper reports into the TypeEvents of an engine. The two packages do not
-// import each other.
-func typeEvents(mapper *restmapper.Mapper) dynamiccontroller.TypeEvents {
-	return func(notify func(gvr schema.GroupVersionResource, served bool)) (cancel func()) {
-		unsubscribe := mapper.Subscribe(func(c restmapper.Change) {
-			for _, old := range c.Old {
-				if !slices.ContainsFunc(c.New, func(m *meta.RESTMapping) bool { return m.Resource == old.Resource }) {
-					notify(old.Resource, false)
-				}
-			}
-			for _, now := range c.New {
-				notify(now.Resource, true)
-			}
-		})
-		return func() { <-unsubscribe() }
-	}
 }
 
 func (e *engines) register(r *replica.Replica, p *platform.Platform) error {
@@ -127,10 +108,12 @@ func (e *engines) checkCaches() error {
 	if e.synced.Load() {
 		return nil
 	}
-	for _, t := range e.definitions.Status() {
-		if !t.Synced || t.Live+t.Background+t.Running > 0 {
-			return fmt.Errorf("not all %s have been read yet", t.GVR.GroupResource())
-		}
+	read, err := e.definitions.TypeStatusOf(blueprint.GroupVersionResource)
+	if err != nil {
+		return err
+	}
+	if !read.Synced || read.Live+read.Background+read.Running > 0 {
+		return fmt.Errorf("not all %s have been read yet", read.GVR.GroupResource())
 	}
 	var waiting []string
 	for _, t := range e.instances.Status() {

@@ -11,12 +11,14 @@ import (
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 )
 
@@ -68,14 +70,25 @@ func (a *api) createLargeConfigMaps(count int, fill func(*unstructured.Unstructu
 		all.Go(func() {
 			defer func() { <-slots }()
 			body := bytes.Replace(encoded, []byte(name), fmt.Append(nil, "large-", i), 1)
-			errs[i] = client.CoreV1().RESTClient().Post().Namespace(a.namespace).Resource("configmaps").
-				SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(a.Context()).Error()
+			errs[i] = retry.OnError(retry.DefaultBackoff, isTimeout, func() error {
+				err := client.CoreV1().RESTClient().Post().Namespace(a.namespace).Resource("configmaps").
+					SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(a.Context()).Error()
+				if apierrors.IsAlreadyExists(err) { // created by a request that timed out
+					return nil
+				}
+				return err
+			})
 		})
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
 		a.Fatal(err)
 	}
+}
+
+// isTimeout reports whether an API server or its etcd did not finish a request in time.
+func isTimeout(err error) bool {
+	return apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || strings.Contains(err.Error(), "request timed out")
 }
 
 const megabyte = 1_040_000

@@ -371,7 +371,7 @@ func (o *options) validateLibraryOptions() {
 		names = append(names, field, "--"+flag)
 	}
 	cfg := &rest.Config{Host: "https://localhost"} // the constructors do not connect
-	_, err1 := replica.New(cfg, o.replica)
+	_, err1 := replica.New(logr.Discard(), cfg, o.replica)
 	_, err2 := dynamiccontroller.NewForConfig(logr.Discard(), o.engine, cfg)
 	for _, err := range []error{err1, err2} {
 		if err == nil {

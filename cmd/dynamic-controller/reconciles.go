@@ -12,15 +12,16 @@ import (
 	"github.com/dynamic-controller/engine/handlers"
 )
 
-// observed wraps the engines so that their reconciles are identified in the log and, if tracer is not nil, traced. term
-// returns the current term.
+// observed wraps the engines so that their reconciles are identified in the log, logged at V(1) and, if tracer is not
+// nil, traced. term returns the current term.
 func (e *engines) observed(tracer *tracing.Tracer, term func() int64) platform.Engines {
 	return platform.Engines{
 		Definitions: observedEngine{
-			e.definitions, handlers.Chain(tracing.Identify(nil), tracer.Middleware("definitions")),
+			e.definitions, handlers.Chain(tracing.Identify(nil), handlers.Logging(), tracer.Middleware("definitions")),
 		},
 		Instances: observedEngine{
-			e.instances, handlers.Chain(tracing.Identify(term), tracer.Middleware("instances"), e.parked.Handler),
+			e.instances,
+			handlers.Chain(tracing.Identify(term), handlers.Logging(), tracer.Middleware("instances"), e.parked.Handler),
 		},
 	}
 }

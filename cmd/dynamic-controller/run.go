@@ -41,14 +41,13 @@ func run(ctx context.Context, o *options) error {
 	}
 	clients := newClientMetrics()
 	cfg.WarningHandlerWithContext = warningLogger{}
-	o.replica.Log = log
 	tracer, err := tracing.New(ctx, log.WithName("tracing"), o.tracing, component, info.Version)
 	if err != nil {
 		return err
 	}
 	defer tracer.Shutdown(log)
 	tracer.Wrap(cfg)
-	r, err := replica.New(cfg, o.replica)
+	r, err := replica.New(log, cfg, o.replica)
 	if err != nil {
 		return err
 	}

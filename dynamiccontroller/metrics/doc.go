@@ -1,9 +1,17 @@
 // Package metrics exports the metrics of a DynamicController and of a Replica to Prometheus. Only served types have
 // series.
 //
+//	reconciles := metrics.NewReconciles()
+//	controller, err := dynamiccontroller.NewForConfig(log, config, cfg, dynamiccontroller.WithMetrics(reconciles))
+//	...
+//	prometheus.MustRegister(reconciles, metrics.NewStatus(controller), metrics.NewLeadership(replica))
+//
+// The metrics are:
+//
 //	dynamiccontroller_reconciles_total{group,version,resource,outcome}   handler calls, by outcome
 //	dynamiccontroller_reconcile_duration_seconds{group,version,resource} duration of handler calls
 //	dynamiccontroller_queue_duration_seconds{group,version,resource}     time in the queue before each handler call
+//	dynamiccontroller_sync_duration_seconds                              time until a watch has synced, of all types
 //	dynamiccontroller_objects{group,version,resource}                    objects in the cache
 //	dynamiccontroller_cache_bytes{group,version,resource}                approximate memory used by the cache
 //	dynamiccontroller_queue_items{group,version,resource,lane}           waiting objects: live, background, delayed

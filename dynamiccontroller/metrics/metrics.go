@@ -43,14 +43,17 @@ func (o options) values(gvr schema.GroupVersionResource, more ...string) []strin
 	return append([]string{gvr.Group, gvr.Version, gvr.Resource}, more...)
 }
 
-// Reconciles counts reconciles and measures their duration and the time that objects wait in the queue.
+// Reconciles counts reconciles and measures their duration, the time that objects wait in the queue, and the time until
+// watches have synced.
 // It implements both [dynamiccontroller.Metrics], which [dynamiccontroller.WithMetrics] accepts, and
 // [prometheus.Collector].
 type Reconciles struct {
+	dynamiccontroller.NoMetrics
 	options  options
 	total    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	queued   *prometheus.HistogramVec
+	syncs    prometheus.Histogram
 }
 
 var (
@@ -77,6 +80,12 @@ func NewReconciles(opts ...Option) *Reconciles {
 			// From 1 millisecond, which is longer than an idle worker takes, to 5 minutes.
 			Buckets: prometheus.ExponentialBucketsRange(0.001, 300, 8),
 		}, o.labels()),
+		syncs: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "sync_duration_seconds",
+			Help: "Time until a watch has synced, after it has started or its cache has been out of date.",
+			// From 10 milliseconds, for a few objects, to an hour, for an API server that was not available.
+			Buckets: prometheus.ExponentialBucketsRange(0.01, 3600, 10),
+		}),
 	}
 }
 
@@ -87,6 +96,9 @@ func (r *Reconciles) Reconciled(done dynamiccontroller.Reconcile) {
 	r.duration.WithLabelValues(labels...).Observe(done.Took.Seconds())
 	r.queued.WithLabelValues(labels...).Observe(done.Queued.Seconds())
 }
+
+// Synced implements [dynamiccontroller.Metrics].
+func (r *Reconciles) Synced(done dynamiccontroller.Sync) { r.syncs.Observe(done.Took.Seconds()) }
 
 // Forget implements [dynamiccontroller.Metrics].
 func (r *Reconciles) Forget(gvr schema.GroupVersionResource) {
@@ -104,6 +116,7 @@ func (r *Reconciles) Describe(to chan<- *prometheus.Desc) {
 	r.total.Describe(to)
 	r.duration.Describe(to)
 	r.queued.Describe(to)
+	r.syncs.Describe(to)
 }
 
 // Collect implements [prometheus.Collector].
@@ -111,4 +124,5 @@ func (r *Reconciles) Collect(to chan<- prometheus.Metric) {
 	r.total.Collect(to)
 	r.duration.Collect(to)
 	r.queued.Collect(to)
+	r.syncs.Collect(to)
 }

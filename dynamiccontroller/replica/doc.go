@@ -10,7 +10,7 @@
 //		if err != nil {
 //			return err
 //		}
-//		r, err := replica.New(cfg, replica.Options{LeaseName: "my-platform", Log: log})
+//		r, err := replica.New(log, cfg, replica.Options{LeaseName: "my-platform"})
 //		if err != nil {
 //			return err
 //		}
@@ -46,6 +46,9 @@
 //	       ctx cancelled: leader-gated runnables return ──▶ the fence closes, the lease is released
 //	                      ──▶ per-replica runnables return
 //
+// [Replica.FencedConfig] and [Replica.Fence] return configs for the clients that write. Options.OnNewLeader is called
+// on every replica when the leader changes. [Replica.Status] returns the current leader.
+//
 // # Guarantees
 //
 //   - L1: Leader-gated runnables of two replicas never run at the same time, except as listed below. During a clean
@@ -54,7 +57,7 @@
 //     Options.ShutdownTimeout, return an error after they were stopped, or panic. If somebody deletes the lease,
 //     empties it or takes it by force, the term ends when a request from the leader first observes this.
 //   - L2: When the lease is lost, or the replica cannot be certain that it still holds the lease, the contexts of the
-//     term are cancelled with [ErrLeaseLost] and no further writes start through [Replica.FencedConfig]. Both happen
+//     term are cancelled with [ErrLeaseLost] and no further writes start through a fenced config. Both happen
 //     before another replica can lead. If the wall clock jumps, contexts can be cancelled too late, as described
 //     below, but writes are still refused in time. The process keeps running and campaigns again once the runnables
 //     of the term have returned. With [ExitOnLoss], Run returns the error instead.

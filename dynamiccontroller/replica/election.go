@@ -54,12 +54,6 @@ func (l *leadership) serveTerm(ctx context.Context) (leadState, error) {
 	var t *term
 	select {
 	case t = <-began:
-	case <-stopped: // the elector held a claim and could not renew it
-		select {
-		case t = <-began:
-		default:
-			return leadState{}, nil
-		}
 	case <-ctx.Done():
 		l.shutdown.begin()
 		joinElector()
@@ -87,10 +81,11 @@ func (l *leadership) abandonCampaign(ctx context.Context, began <-chan *term) {
 	}
 }
 
-// release releases the lease. If Run is ending, the release is limited to what remains of ShutdownTimeout. If the
-// release fails, other replicas must wait until the lease expires.
+// release releases the lease. The release is limited to RenewDeadline, or to the timeouts of its two requests if they
+// are longer. If Run is ending, it is also limited to what remains of ShutdownTimeout. If the release fails, other
+// replicas must wait until the lease expires.
 func (l *leadership) release(ctx context.Context) {
-	limit := l.options.RenewDeadline
+	limit := max(l.options.RenewDeadline, 2*requestTimeout(l.options))
 	if remaining, ending := l.shutdown.remaining(); ending {
 		limit = min(limit, remaining)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
@@ -26,7 +27,8 @@ func Example() {
 }
 
 func run(ctx context.Context, cancel func()) error {
-	r, err := replica.New(&rest.Config{Host: "https://example.com"}, replica.Options{LeaderElection: ptr.To(false)})
+	cfg := &rest.Config{Host: "https://example.com"}
+	r, err := replica.New(logr.Discard(), cfg, replica.Options{LeaderElection: ptr.To(false)})
 	if err != nil {
 		return err
 	}

@@ -51,11 +51,15 @@ func invalidExit(mistake *protect.Mistake) exit {
 // isCleanExit reports whether every branch of err's tree contains an error that Runnable permits after its context is
 // cancelled.
 func isCleanExit(ctx context.Context, err error) bool {
-	permitted := []error{nil, ctx.Err(), context.Cause(ctx), context.DeadlineExceeded, http.ErrServerClosed}
+	permitted := []error{
+		nil, ctx.Err(), context.Cause(ctx), context.DeadlineExceeded, http.ErrServerClosed, ErrNotLeading,
+	}
 	if slices.Contains(permitted, err) {
 		return true
 	}
 	switch wrapper := err.(type) { //nolint:errorlint // each error of the tree is compared
+	case *refusalError:
+		return true // the reason only explains why the write failed
 	case interface{ Unwrap() error }:
 		inner := wrapper.Unwrap()
 		return inner != nil && isCleanExit(ctx, inner)

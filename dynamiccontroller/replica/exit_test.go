@@ -125,6 +125,9 @@ func TestL1_OnlyACleanExitReleasesTheLease(t *testing.T) {
 		"both, joined": {func(context.Context) error {
 			return join(context.DeadlineExceeded, http.ErrServerClosed)
 		}, true},
+		"not leading":             {func(context.Context) error { return ErrNotLeading }, true},
+		"not leading, reason":     {func(context.Context) error { return wrap(notLeading(handlers)) }, true},
+		"not leading and other":   {func(context.Context) error { return join(ErrNotLeading, handlers) }, false},
 		"other":                   {func(context.Context) error { return handlers }, false},
 		"ctx.Err and other":       {func(ctx context.Context) error { return join(ctx.Err(), handlers) }, false},
 		"context.Cause and other": {func(ctx context.Context) error { return join(context.Cause(ctx), handlers) }, false},
@@ -165,6 +168,7 @@ func TestL1_OnlyACleanExitReleasesTheLease(t *testing.T) {
 func TestRun_CleanExitErrorsAreFailuresBeforeTheContextIsCancelled(t *testing.T) {
 	for name, returned := range map[string]error{
 		"context canceled": context.Canceled, "deadline": context.DeadlineExceeded, "server closed": http.ErrServerClosed,
+		"not leading": ErrNotLeading,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

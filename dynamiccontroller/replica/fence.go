@@ -43,21 +43,19 @@ func (f *fence) latest() *term {
 	return f.current
 }
 
-// admit registers a write with the current term. It returns an error if ctx carries an earlier term of this fence.
-func (f *fence) admit(ctx context.Context) (_ context.Context, done func(), err error) {
+// termOf returns the current term, to which a write with ctx belongs. It returns an error if no term has begun, or if
+// ctx carries an earlier term of this fence.
+func (f *fence) termOf(ctx context.Context) (*term, error) {
 	current := f.latest()
 	if current == nil {
-		return nil, nil, notLeading(errors.New("no term has begun"))
+		return nil, notLeading(errors.New("no term has begun"))
 	}
 	if carried, ok := ctx.Value(termKey{}).(*term); ok && carried.of == f && carried != current {
 		err := fmt.Errorf("the request is from term %d, the current term is %d", carried.number, current.number)
-		return nil, nil, notLeading(err)
+		return nil, notLeading(err)
 	}
-	return current.admit(ctx)
+	return current, nil
 }
-
-// notLeading returns an error that wraps ErrNotLeading and the reason.
-func notLeading(reason error) error { return fmt.Errorf("%w: %w", ErrNotLeading, reason) }
 
 // config returns a fenced copy of cfg. The fence is the innermost transport wrapper, so that a wrapper from cfg cannot
 // delay a request after the fence has checked the clocks. Throttling is off unless cfg configures it.
@@ -85,24 +83,20 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !isWrite(r) {
 		return t.next.RoundTrip(r)
 	}
-	ctx, done, err := t.fence.admit(r.Context())
+	term, ctx, done, err := t.admit(r)
 	if err != nil {
-		if r.Body != nil {
-			_ = r.Body.Close() // as http.RoundTripper requires
-		}
 		return nil, fmt.Errorf("write not sent: %w", err)
 	}
 	response, err := t.next.RoundTrip(r.WithContext(ctx))
 	if err != nil {
-		err = withFenceError(ctx, err)
 		done()
-		return nil, err
+		return nil, term.writeError(err)
 	}
 	if response.Body == nil {
 		done()
 		return response, nil
 	}
-	body := &fencedBody{ReadCloser: response.Body, ctx: ctx, caller: r.Context(), done: done}
+	body := &fencedBody{ReadCloser: response.Body, term: term, caller: r.Context(), done: done}
 	response.Body = body
 	upgraded, ok := body.ReadCloser.(io.ReadWriteCloser)
 	if ok {
@@ -113,6 +107,21 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		body.stop = context.AfterFunc(ctx, func() { _ = body.ReadCloser.Close() })
 	}
 	return response, nil
+}
+
+// admit registers the write with its term. If it returns an error, it has closed the body of the request.
+func (t *fencedTransport) admit(r *http.Request) (_ *term, _ context.Context, done func(), err error) {
+	term, err := t.fence.termOf(r.Context())
+	if err == nil {
+		var ctx context.Context
+		if ctx, done, err = term.admit(r.Context()); err == nil {
+			return term, ctx, done, nil
+		}
+	}
+	if r.Body != nil {
+		_ = r.Body.Close() // as http.RoundTripper requires
+	}
+	return nil, nil, nil, err
 }
 
 // isWrite reports whether the fence applies to a request. Streams that carry commands (exec, attach, port-forward)
@@ -134,19 +143,11 @@ func isWrite(r *http.Request) bool {
 	return false
 }
 
-// withFenceError returns an error that wraps err and ErrNotLeading if the fence has cancelled ctx, and err otherwise.
-func withFenceError(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); errors.Is(cause, ErrNotLeading) {
-		return fmt.Errorf("write interrupted, it may have taken effect: %w: %w", cause, err)
-	}
-	return err
-}
-
 // fencedBody is the body of the response to a write. Its Read fails when the fence closes.
 type fencedBody struct {
 	io.ReadCloser
-	ctx    context.Context // the context of the request
-	caller context.Context // the parent of ctx
+	term   *term
+	caller context.Context // the context of the write before it was admitted
 	done   func()
 	stop   func() bool // prevents ctx from closing an upgraded connection, nil for other bodies
 }
@@ -154,7 +155,7 @@ type fencedBody struct {
 func (b *fencedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && err != io.EOF { //nolint:errorlint // the io.Reader contract: io.EOF itself
-		err = withFenceError(b.ctx, withCause(b.caller, err))
+		err = b.term.writeError(withCause(b.caller, err))
 	}
 	return n, err
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
@@ -136,6 +137,67 @@ func TestL2_WritesInFlightAreCancelledWithTheTerm(t *testing.T) {
 		wantNoError(t, r.stop())
 		if n := len(r.leadership.fence.latest().inFlight); n != 0 {
 			t.Errorf("%d writes are in flight after the term, want none", n)
+		}
+	})
+}
+
+// The context of a runnable is cancelled before the fence cancels the writes in flight.
+func TestL2_WriteWithTheTermsContextReturnsErrNotLeading(t *testing.T) {
+	blockRequest := func(f *fakeTransport) { f.block.Store(true) }
+	blockResponse := func(f *fakeTransport) {
+		f.body = func(r *http.Request) io.ReadCloser { return &responseBody{ctx: r.Context()} }
+	}
+	for blocked, block := range map[string]func(*fakeTransport){"request": blockRequest, "response": blockResponse} {
+		for loss, lose := range map[string]func(*rig, *fakeServer){
+			"lease taken":   func(_ *rig, s *fakeServer) { s.setHolder("intruder") },
+			"not renewed":   func(r *rig, _ *fakeServer) { r.lease.disconnect() },
+			"clock forward": func(r *rig, _ *fakeServer) { r.ahead.Store(int64(time.Hour)) },
+		} {
+			t.Run(blocked+", "+loss, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := &fakeServer{}
+					a := newRig(t, s, "a", exitOnLoss)
+					block(a.transport)
+					var written error
+					a.registerFunc("work", func(ctx context.Context) error {
+						written = a.write(ctx)
+						return written // a clean exit
+					})
+					a.start()
+					time.Sleep(time.Second)
+					lose(a, s)
+					err := a.result()
+					wantErrorIs(t, err, ErrLeaseLost)
+					if errors.Is(err, ErrNotLeading) {
+						t.Errorf("Run returned %v, want only the loss of the lease", err)
+					}
+					wantErrorIs(t, written, ErrNotLeading)
+					wantErrorIs(t, written, ErrLeaseLost)
+					wantErrorContains(t, written, "may have taken effect")
+				})
+			})
+		}
+	}
+}
+
+// During a clean shutdown, the fence is open until the runnables have returned.
+func TestL1_WriteCancelledByAShutdownReturnsTheContextsError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeServer{}
+		a := newRig(t, s, "a")
+		a.transport.block.Store(true)
+		var written error
+		a.registerFunc("work", func(ctx context.Context) error {
+			written = a.write(ctx)
+			return written
+		})
+		a.start()
+		time.Sleep(time.Second)
+		wantNoError(t, a.stop())
+		wantReleased(t, s)
+		wantErrorIs(t, written, context.Canceled)
+		if errors.Is(written, ErrNotLeading) {
+			t.Errorf("the write returned %v, want only the error of its context", written)
 		}
 	})
 }
@@ -285,7 +347,7 @@ func TestFencedConfig_IsThrottledOnlyIfTheConfigIs(t *testing.T) {
 		"rate limiter": {rest.Config{RateLimiter: limiter}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := New(&test.given, testOptions())
+			r, err := New(logr.Discard(), &test.given, testOptions())
 			wantNoError(t, err)
 			fenced := r.FencedConfig()
 			if fenced.QPS != test.qps || fenced.Burst != test.given.Burst || fenced.RateLimiter != test.given.RateLimiter {
@@ -294,6 +356,44 @@ func TestFencedConfig_IsThrottledOnlyIfTheConfigIs(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestFence_AppliesToEveryConfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeServer{}
+		a := newRig(t, s, "a")
+		transports := [2]*fakeTransport{{}, {}}
+		var clients [2]*http.Client
+		for i, transport := range transports {
+			cfg := &rest.Config{Host: "http://other", Transport: transport, UserAgent: "other", QPS: 7}
+			fenced := a.Fence(cfg)
+			if fenced == cfg || cfg.WrapTransport != nil || fenced.UserAgent != "other" || fenced.QPS != 7 {
+				t.Errorf("got %v from %v, want a copy", fenced, cfg)
+			}
+			var err error
+			clients[i], err = rest.HTTPClientFor(fenced)
+			wantNoError(t, err)
+		}
+		writeToAll := func(want error) {
+			t.Helper()
+			for i, client := range clients {
+				before := transports[i].sent.Load()
+				err := send(t.Context(), client, http.MethodPost, nil)
+				if sent := transports[i].sent.Load() > before; !errors.Is(err, want) || sent != (want == nil) {
+					t.Errorf("write %d was sent: %t, error %v; want error %v", i, sent, err, want)
+				}
+			}
+		}
+		writeToAll(ErrNotLeading)
+		a.start()
+		time.Sleep(time.Second)
+		writeToAll(nil)
+		s.setHolder("intruder")
+		time.Sleep(testRetryPeriod)
+		synctest.Wait()
+		writeToAll(ErrLeaseLost)
+		wantNoError(t, a.stop())
+	})
 }
 
 func TestFencedConfig_ManyWritesTakeNoTime(t *testing.T) {

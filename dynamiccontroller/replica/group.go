@@ -15,12 +15,12 @@ import (
 // with or without an error.
 //
 // After ctx is cancelled, Run ends cleanly if it returns nil or one of these errors: ctx.Err(), context.Cause(ctx),
-// [context.DeadlineExceeded] or [net/http.ErrServerClosed]. They can be wrapped, and joined with each other. A clean
-// end asserts that nothing that Run started is still running, so that the lease can be released. Run must return
-// another error if it cannot assert this. For example, the error of a DynamicController lists the handlers that are
-// still running, and Run must not wrap the DeadlineExceeded that http.Server.Shutdown returns while connections are
-// active. The lease is then left to expire. The same applies if Run panics, calls runtime.Goexit, or returns an invalid
-// error: a typed nil, or an error with a method that panics.
+// [context.DeadlineExceeded], [net/http.ErrServerClosed] or [ErrNotLeading]. They can be wrapped, and joined with each
+// other. A clean end asserts that nothing that Run started is still running, so that the lease can be released. Run
+// must return another error if it cannot assert this. For example, the error of a DynamicController lists the handlers
+// that are still running, and Run must not wrap the DeadlineExceeded that http.Server.Shutdown returns while
+// connections are active. The lease is then left to expire. The same applies if Run panics, calls runtime.Goexit, or
+// returns an invalid error: a typed nil, or an error with a method that panics.
 type Runnable interface {
 	Run(ctx context.Context) error
 }

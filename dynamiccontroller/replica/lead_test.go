@@ -18,7 +18,7 @@ const logFailed = "Leader-gated runnable failed"
 func onLog(message string, f func()) func(*Options) {
 	f = sync.OnceFunc(f)
 	return func(o *Options) {
-		o.Log = funcr.New(func(_, args string) {
+		o.log = funcr.New(func(_, args string) {
 			if strings.Contains(args, message) {
 				f()
 			}

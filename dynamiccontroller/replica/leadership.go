@@ -18,6 +18,8 @@ type leadership struct {
 	fence    *fence
 	lock     *lock // nil without leader election
 	shutdown *shutdown
+	// onNewLeader reports a new leader. It does not block.
+	onNewLeader func(identity string)
 
 	mu         sync.Mutex // guards the fields below; held while runnables are started, but never while one runs
 	registered []namedRunnable
@@ -41,7 +43,9 @@ func (l *leadership) run(ctx context.Context) error {
 		return nil
 	}
 	if l.lock == nil {
-		_, err := l.lead(ctx, l.fence.open(l.fence.clock.now(), l.options))
+		t := l.fence.open(l.fence.clock.now(), l.options)
+		l.onNewLeader(l.options.Identity)
+		_, err := l.lead(ctx, t)
 		return err
 	}
 	defer l.lock.closeConnections()

@@ -24,7 +24,7 @@ func (c *startCounter) Run(ctx context.Context) error {
 func TestL4_TermLeavesNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeServer{}
-		r := newRig(t, s, "a", func(o *Options) { o.Log = (&logBuffer{}).logger().V(9) }) // the buffer keeps no lines
+		r := newRig(t, s, "a", func(o *Options) { o.log = (&logBuffer{}).logger().V(9) }) // the buffer keeps no lines
 		work, perReplica := &startCounter{}, &startCounter{}
 		r.register("work", work)
 		r.registerPerReplica("per-replica", perReplica)

@@ -18,6 +18,9 @@ const (
 	logRecovered         = "Lease requests succeed again"
 	logPermissionMissing = "Permission missing, this replica cannot lead"
 	logPermissionGranted = "Permission granted"
+
+	logCredentialsRejected = "Credentials rejected, this replica cannot lead"
+	logCredentialsAccepted = "Credentials accepted"
 )
 
 func forbidden() error {
@@ -59,30 +62,53 @@ func TestLeaseErrors_FailureAndRecoveryAreLoggedOnce(t *testing.T) {
 
 func TestLeaseErrors_MissingPermissionIsLoggedOnce(t *testing.T) {
 	for _, verb := range []string{verbGet, verbCreate, verbUpdate} {
-		for reason, err := range map[string]error{
-			"forbidden": forbidden(), "unauthorized": apierrors.NewUnauthorized("expired"),
-		} {
-			t.Run(verb+" "+reason, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := &fakeServer{}
-					if verb == verbUpdate {
-						s.set(&record{HolderIdentity: "other", LeaseDurationSeconds: 3})
-					}
-					a := newRig(t, s, "a")
-					a.lease.reject(verb, err)
-					a.start()
-					time.Sleep(time.Minute)
-					a.wantLog(1, logPermissionMissing)
-					a.wantLine(logPermissionMissing, `"error"="`, `"verb"="`+verb+`"`,
-						`"resource"="leases.coordination.k8s.io"`, `"lease"="default/test"`)
-					a.lease.reconnect()
-					eventually(t, testLeaseDuration+maxAcquire, a.isLeading())
-					a.wantLog(1, logPermissionGranted)
-					wantNoError(t, a.stop())
-				})
+		t.Run(verb, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &fakeServer{}
+				if verb == verbUpdate {
+					s.set(&record{HolderIdentity: "other", LeaseDurationSeconds: 3})
+				}
+				a := newRig(t, s, "a")
+				a.lease.reject(verb, forbidden())
+				a.start()
+				time.Sleep(time.Minute)
+				a.wantLog(1, logPermissionMissing)
+				a.wantLine(logPermissionMissing, `"error"="`, `"verb"="`+verb+`"`,
+					`"resource"="leases.coordination.k8s.io"`, `"lease"="default/test"`)
+				a.lease.reconnect()
+				eventually(t, testLeaseDuration+maxAcquire, a.isLeading())
+				a.wantLog(1, logPermissionGranted)
+				wantNoError(t, a.stop())
 			})
-		}
+		})
 	}
+}
+
+// A token can expire although all permissions are granted.
+func TestLeaseErrors_RejectedCredentialsAreNotAMissingPermission(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newRig(t, &fakeServer{}, "a")
+		a.lease.disconnect() // the log does not show only the first failure of a series
+		a.start()
+		time.Sleep(time.Minute)
+		for _, after := range []func(){
+			a.lease.reconnect,
+			func() { a.lease.reject(verbGet, forbidden()) },
+		} {
+			a.lease.intercept(func(context.Context, string, func() error) error {
+				return apierrors.NewUnauthorized("expired")
+			})
+			time.Sleep(time.Minute)
+			a.wantLog(0, logPermissionMissing)
+			a.wantLine(logCredentialsRejected, `"error"="expired"`, `"verb"="`, `"lease"="default/test"`)
+			after()
+			time.Sleep(time.Minute)
+		}
+		a.wantLog(2, logCredentialsRejected) // once for each series
+		a.wantLog(2, logCredentialsAccepted)
+		a.wantLog(1, logPermissionMissing)
+		a.crash()
+	})
 }
 
 func TestLeaseErrors_MissingNamespaceIsNotAMissingPermission(t *testing.T) {
@@ -124,6 +150,29 @@ func TestLeaseErrors_TerminatingNamespaceImpliesPermission(t *testing.T) {
 		a.wantLog(1, logPermissionGranted)
 		wantNoError(t, a.stop())
 	})
+}
+
+// A request that is rejected has not succeeded, so it does not end a series of failures with a message about recovery.
+func TestLeaseErrors_RejectionIsNotRecovery(t *testing.T) {
+	for name, rejection := range map[string]error{
+		"credentials": apierrors.NewUnauthorized("expired"), "permission": forbidden(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newRig(t, &fakeServer{}, "a")
+				a.lease.disconnect()
+				a.start()
+				time.Sleep(time.Minute)
+				a.wantLog(1, logRequestFailed)
+				a.lease.reject(verbGet, rejection)
+				time.Sleep(time.Minute)
+				a.wantLog(0, logRecovered)
+				a.lease.reconnect()
+				time.Sleep(time.Minute)
+				wantNoError(t, a.stop())
+			})
+		})
+	}
 }
 
 func TestRelease_IsNotRetriedIfForbidden(t *testing.T) {

@@ -37,6 +37,7 @@ type lock struct {
 	log              logr.Logger
 	closeConnections func()                   // closes the connections to the API server
 	beginTerm        func(sent instant) *term // called when the lease is acquired
+	onNewLeader      func(identity string)    // reports a new leader, does not block
 	requestErrors    leaseErrors
 
 	term          *term     // the elector's term, nil for a candidate
@@ -68,7 +69,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 		return nil, nil, l.handleFailure(err)
 	}
 	l.leaseSeen = true
-	ours, claimed := record.HolderIdentity == l.Identity(), l.claiming
+	ours := record.HolderIdentity == l.Identity()
 	switch {
 	case ours:
 		l.confirmClaim() // the response to Create may have been lost
@@ -81,24 +82,31 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	default:
 		l.claiming = false
 	}
-	if claimed && ours {
-		l.setLeader("") // a claim is not leadership yet
+	if ours && l.term == nil {
+		l.setLeader("") // a claim, or the lease of a term that is over
 	} else {
 		l.setLeader(record.HolderIdentity)
 	}
-	return l.effective(record), fmt.Appendf(raw, "%d", record.RenewTime.UnixNano()), nil
+	effective := l.effective(record)
+	return effective, fmt.Appendf(raw, "%d %s", record.RenewTime.UnixNano(), effective.HolderIdentity), nil
 }
 
-// unknownHolder is reported to the elector as the holder of an emptied lease.
-const unknownHolder = "(emptied)"
+// The holders that are reported to the elector in place of those in the lease.
+const (
+	unknownHolder = "(emptied)" // of an emptied lease
+	claimHolder   = "(claimed)" // of a lease that this replica has recreated, until it can lead
+)
 
-// effective returns the record with the holder and the duration that a candidate must respect.
+// effective returns the record with the holder and the duration that a candidate must respect. The elector remains a
+// candidate during a claim, so that client-go's metrics do not report this replica as the leader.
 func (l *lock) effective(record *resourcelock.LeaderElectionRecord) *resourcelock.LeaderElectionRecord {
 	effective, configured := *record, int(l.duration/time.Second)
 	switch {
 	case isReleased(record):
 	case record.HolderIdentity == "": // the previous leader had the configured duration
 		effective.HolderIdentity, effective.LeaseDurationSeconds = unknownHolder, configured
+	case l.claiming:
+		effective.HolderIdentity, effective.LeaseDurationSeconds = claimHolder, configured
 	default:
 		effective.LeaseDurationSeconds = max(effective.LeaseDurationSeconds, configured)
 	}
@@ -127,8 +135,9 @@ func (l *lock) handleMissing(err error) error {
 
 // Create creates the lease with this replica as the holder. If the lease existed before, the new lease is only a claim,
 // because the previous holder may still be leading. The previous holder cannot have renewed the lease since the
-// deletion, so it stops leading within LeaseDuration. Until then, this replica renews the lease and does not lead. A
-// process that has never seen the lease leads immediately, so that the first start is not delayed by a LeaseDuration.
+// deletion, so it stops leading within LeaseDuration. Until then, Create and Get make the elector wait. The claim is
+// not renewed: another replica that acquires the lease meanwhile has waited for LeaseDuration too. A process that has
+// never seen the lease leads immediately, so that the first start is not delayed by a LeaseDuration.
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if err := l.checkTerm(); err != nil {
 		return err
@@ -174,13 +183,16 @@ func (l *lock) write(ctx context.Context, verb string, record resourcelock.Leade
 	l.leaseSeen, l.holderUnknown = true, false
 	if l.term == nil {
 		if l.confirmClaim(); l.claiming {
-			return nil
+			return errClaimed
 		}
 		l.term = l.beginTerm(sent)
 	}
 	l.setLeader(l.Identity())
 	return l.term.renew(sent)
 }
+
+// errClaimed is returned to the elector when this replica holds the lease but cannot lead yet.
+var errClaimed = errors.New("the lease was recreated, the previous leader may still be leading")
 
 // confirmClaim is called when the lease names this replica. It ends a claim once the lease has named this replica for
 // LeaseDuration.
@@ -243,9 +255,9 @@ func (l *lock) release(ctx context.Context, pause time.Duration) (verb string, e
 // tryRelease reads the lease again, because another replica may have acquired it since it was last read. The API server
 // rejects the update if the lease changes in between.
 func (l *lock) tryRelease(ctx context.Context) (verb string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
-	defer cancel()
-	record, _, err := l.Interface.Get(ctx)
+	getCtx, cancelGet := context.WithTimeout(ctx, l.timeout)
+	defer cancelGet()
+	record, _, err := l.Interface.Get(getCtx)
 	if apierrors.IsNotFound(err) {
 		return verbGet, nil
 	}
@@ -258,7 +270,9 @@ func (l *lock) tryRelease(ctx context.Context) (verb string, err error) {
 		return verbGet, nil
 	}
 	now := metav1.NewTime(time.Now())
-	err = l.Interface.Update(ctx, resourcelock.LeaderElectionRecord{
+	updateCtx, cancelUpdate := context.WithTimeout(ctx, l.timeout)
+	defer cancelUpdate()
+	err = l.Interface.Update(updateCtx, resourcelock.LeaderElectionRecord{
 		LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
 	})
 	if err != nil {
@@ -281,6 +295,7 @@ func (l *lock) setLeader(leader string) {
 		l.log.Info("No replica leads")
 	default:
 		l.log.Info("New leader observed", keyLeader, leader)
+		l.onNewLeader(leader)
 	}
 }
 

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"k8s.io/client-go/tools/leaderelection"
 )
 
 func TestL1_EmptiedLeaseBlocksForTheConfiguredDuration(t *testing.T) {
@@ -59,13 +62,12 @@ func TestL1_ShutdownDoesNotReleaseAClaim(t *testing.T) {
 		b.start()
 		c.start()
 		time.Sleep(time.Second)
-		// The leader is disconnected, the lease is deleted, and b claims it. b's last update takes effect, and b is
-		// stopped before the response.
+		// The leader is disconnected, the lease is deleted, and b claims it. b is stopped before the response.
 		a.lease.disconnect()
 		c.lease.disconnect()
 		b.lease.intercept(func(ctx context.Context, verb string, send func() error) error {
 			err := send()
-			if verb == verbUpdate {
+			if verb == verbCreate {
 				<-ctx.Done()
 				return ctx.Err()
 			}
@@ -111,7 +113,7 @@ func TestStatus_LeaderIsEmptyWhileNoReplicaLeads(t *testing.T) {
 			}
 			b.wantLog(1, "New leader observed")
 			if i%700 == 0 {
-				s.edit(func(r *record) *record { return r }) // the next renewal conflicts, and the lease is read
+				s.edit(func(r *record) *record { r.LeaseDurationSeconds++; return r }) // the elector observes a change
 			}
 			time.Sleep(time.Millisecond)
 		}
@@ -124,6 +126,72 @@ func TestStatus_LeaderIsEmptyWhileNoReplicaLeads(t *testing.T) {
 		}
 		b.wantLog(2, "New leader observed")
 		wantNoError(t, b.stop())
+	})
+}
+
+// A replica whose claim has ended does not lead before it has updated the lease.
+func TestStatus_LeaderIsEmptyUntilTheUpdateOfAClaimSucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeServer{}
+		a := newRig(t, s, "a").start()
+		time.Sleep(time.Second)
+		a.lease.reject(verbUpdate, errors.New("rejected"))
+		s.delete()
+		eventually(t, maxReacquire, s.exists)
+		for end := time.Now().Add(3 * testLeaseDuration); time.Now().Before(end); time.Sleep(testRetryPeriod / 2) {
+			if got := a.Status(); got.Leader != "" || got.Leading {
+				t.Fatalf("the status is %+v, want no leader", got)
+			}
+		}
+		a.lease.reconnect()
+		eventually(t, maxAcquire, a.isLeading())
+		wantNoError(t, a.stop())
+	})
+}
+
+// leaderMetrics records client-go's leader metric by the name of the lease.
+type leaderMetrics struct{ leading sync.Map }
+
+func (m *leaderMetrics) NewLeaderMetric() leaderelection.LeaderMetric { return m }
+func (m *leaderMetrics) On(name string)                               { m.leading.Store(name, true) }
+func (m *leaderMetrics) Off(name string)                              { m.leading.Store(name, false) }
+func (m *leaderMetrics) SlowpathExercised(string)                     {}
+
+func (m *leaderMetrics) isOn(name string) bool {
+	on, _ := m.leading.Load(name)
+	return on == true
+}
+
+var metrics leaderMetrics // client-go accepts only one provider per process
+
+func TestLeaderMetric_IsOffDuringAClaim(t *testing.T) {
+	const name = "leader-metric"
+	leaderelection.SetProvider(&metrics)
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeServer{}
+		a := newRig(t, s, "a", func(o *Options) { o.LeaseName = name }).start()
+		synctest.Wait()
+		if !metrics.isOn(name) {
+			t.Error("the metric is off while the replica leads")
+		}
+		s.delete()
+		eventually(t, maxReacquire, s.exists)
+		renewed := s.lease().RenewTime
+		for claimed := time.Now(); time.Since(claimed) < testLeaseDuration-10*time.Millisecond; time.Sleep(time.Millisecond) {
+			if a.Status().Leading || metrics.isOn(name) {
+				t.Fatal("the replica leads, or the metric is on, during the claim")
+			}
+			wantHolder(t, s, "a")
+		}
+		if got := s.lease().RenewTime; got != renewed {
+			t.Errorf("the claim was renewed at %s, want no request that cannot succeed", got)
+		}
+		eventually(t, maxAcquire, a.isLeading())
+		synctest.Wait()
+		if !metrics.isOn(name) {
+			t.Error("the metric is off while the replica leads again")
+		}
+		wantNoError(t, a.stop())
 	})
 }
 

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -34,7 +35,7 @@ type Options struct {
 
 	// LeaseDuration is how long a lease blocks other replicas after its last renewal. After the leader crashes,
 	// there is no leader for about that long. It must be a number of whole seconds, because a Lease stores seconds, and at
-	// least two seconds. It must exceed RenewDeadline + RetryPeriod + a tenth of itself; see [Replica.FencedConfig].
+	// least two seconds. It must exceed RenewDeadline + RetryPeriod + a tenth of itself; see [Replica.Fence].
 	// Defaults to 15 seconds.
 	LeaseDuration time.Duration
 	// RenewDeadline is how long the leader retries a renewal before it gives up the lease. It must exceed 1.2 x
@@ -62,8 +63,18 @@ type Options struct {
 	// to ExitOnFailure. The failure of a per-replica runnable always ends Run.
 	OnFailure FailurePolicy
 
-	// Log receives the log messages. The zero Logger discards them.
-	Log logr.Logger
+	// OnNewLeader is called with the identity of the leader when this replica observes a new leader, including the first
+	// one. The leader can be this replica, whose identity is in [Status]. OnNewLeader is not called when the lease has no
+	// holder. If the same replica leads again afterwards, OnNewLeader is called again. Without leader election, it is
+	// called once with the identity of this replica.
+	//
+	// Its context is that of a per-replica runnable. Calls are made one at a time, in a goroutine of their own. Terms do
+	// not wait for it, so the work of a leader belongs in a leader-gated runnable. If the leader changes several times
+	// during a call, the next call is for the latest leader only. A change that is observed while Run ends may not be
+	// reported. Run waits for a call to return as it waits for a per-replica runnable. A panic ends Run with an error.
+	OnNewLeader func(ctx context.Context, identity string)
+
+	log logr.Logger // the argument of New
 }
 
 // LossPolicy is the reaction to a lost lease.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 )
@@ -67,11 +68,11 @@ func TestNew_RejectsInvalidOptions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := Options{LeaseName: "a"}
 			test.change(&o)
-			_, err := New(&rest.Config{}, o)
+			_, err := New(logr.Discard(), &rest.Config{}, o)
 			wantErrorContains(t, err, test.want...)
 		})
 	}
-	_, err := New(nil, Options{})
+	_, err := New(logr.Discard(), nil, Options{})
 	wantErrorContains(t, err, "cfg must not be nil", "LeaseName")
 }
 
@@ -81,7 +82,7 @@ func TestNew_AcceptsValidOptions(t *testing.T) {
 		"short durations":    testOptions(),
 		"no leader election": {LeaderElection: ptr.To(false)},
 	} {
-		if _, err := New(&rest.Config{}, o); err != nil {
+		if _, err := New(logr.Discard(), &rest.Config{}, o); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

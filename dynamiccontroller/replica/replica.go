@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
@@ -33,9 +34,10 @@ const (
 	stopped
 )
 
-// New returns a Replica. It opens no connections and starts no goroutines. The error lists all invalid options. New
-// copies cfg.
-func New(cfg *rest.Config, opts Options) (*Replica, error) {
+// New returns a Replica, which acquires the Lease with cfg. It opens no connections and starts no goroutines. The error
+// lists all invalid options. New copies cfg. A zero Logger discards the log messages.
+func New(log logr.Logger, cfg *rest.Config, opts Options) (*Replica, error) {
+	opts.log = log
 	return newReplica(cfg, opts, newLease, clock{})
 }
 
@@ -52,11 +54,18 @@ func newReplica(cfg *rest.Config, opts Options, newLease leaseFunc, clock clock)
 		return fail(err)
 	}
 	r := &Replica{cfg: rest.CopyConfig(cfg), options: o, shutdown: &shutdown{timeout: o.ShutdownTimeout}}
-	r.leadership = &leadership{options: o, log: o.Log, fence: &fence{clock: clock}, shutdown: r.shutdown}
+	r.leadership = &leadership{
+		options: o, log: o.log, fence: &fence{clock: clock}, shutdown: r.shutdown, onNewLeader: func(string) {},
+	}
+	if o.OnNewLeader != nil {
+		hook := newLeaderHook(o.OnNewLeader)
+		r.registered = append(r.registered, namedRunnable{leaderHookName, hook})
+		r.leadership.onNewLeader = hook.observe
+	}
 	if !o.elects() {
 		return r, nil
 	}
-	log := o.Log.WithValues(keyLease, o.LeaseNamespace+"/"+o.LeaseName)
+	log := o.log.WithValues(keyLease, o.LeaseNamespace+"/"+o.LeaseName)
 	lease, closeConnections, err := newLease(cfg, o)
 	if err != nil {
 		return fail(err)
@@ -64,7 +73,7 @@ func newReplica(cfg *rest.Config, opts Options, newLease leaseFunc, clock clock)
 	r.leadership.log = log
 	r.leadership.lock = &lock{
 		Interface: lease, clock: clock, duration: o.LeaseDuration, timeout: requestTimeout(o), log: log,
-		closeConnections: closeConnections,
+		closeConnections: closeConnections, onNewLeader: r.leadership.onNewLeader,
 	}
 	return r, nil
 }
@@ -210,7 +219,7 @@ func (r *Replica) lead(ctx context.Context, perReplica *runnableGroup) (failure,
 }
 
 func (r *Replica) reportFailure(err error) error {
-	r.options.Log.Error(err, "Per-replica runnable failed")
+	r.options.log.Error(err, "Per-replica runnable failed")
 	return err
 }
 
@@ -221,8 +230,13 @@ func (r *Replica) stop() {
 	r.runState = stopped
 }
 
-// FencedConfig returns a config for the clients that leader-gated runnables use to write. A write is sent only while
-// this replica is certain that it leads. Otherwise it fails with [ErrNotLeading]. Reads are always sent.
+// FencedConfig returns a fenced copy of the config passed to New. It is equivalent to calling Fence with that config.
+func (r *Replica) FencedConfig() *rest.Config { return r.Fence(r.cfg) }
+
+// Fence returns a copy of cfg for the clients that leader-gated runnables use to write. A write is sent only while
+// this replica is certain that it leads. Otherwise it fails with [ErrNotLeading]. Reads are always sent. The config can
+// differ from the one passed to New in any way: it can have other credentials or limits, or select another cluster. All
+// fenced configs of a replica depend on the same lease. Fence can be called at any time.
 //
 // Every request with a method other than GET, HEAD and OPTIONS counts as a write, and so does every request to upgrade
 // the connection. Whether the request changes anything does not matter: a POST that changes nothing, such as an access
@@ -243,10 +257,10 @@ func (r *Replica) stop() {
 // closed, such a stream is refused when it begins. A stream that is already open is not closed when the fence closes.
 // It ends when its own context is cancelled.
 //
-// Clients created from this config are not rate limited unless the config passed to New sets a limit. If that config
-// sets neither QPS nor a RateLimiter, QPS is -1, because client-go's default of 5 requests per second would apply to
-// all leader-gated runnables together.
-func (r *Replica) FencedConfig() *rest.Config { return r.leadership.fence.config(r.cfg) }
+// Clients created from the returned config are not rate limited unless cfg sets a limit. If cfg sets neither QPS nor a
+// RateLimiter, QPS is -1, because client-go's default of 5 requests per second would apply to all leader-gated
+// runnables together.
+func (r *Replica) Fence(cfg *rest.Config) *rest.Config { return r.leadership.fence.config(cfg) }
 
 // Status describes the leadership of a replica.
 type Status struct {

@@ -116,7 +116,9 @@ func TestFencedBody_ReadReturnsTheCauseOnlyIfTheContextIsCancelled(t *testing.T)
 func TestFencedBody_CompleteResponseCanBeReadAfterTheContextIsCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	body := &fencedBody{ReadCloser: http.NoBody, ctx: ctx, caller: ctx, done: func() {}}
+	opened, _, _ := openTerm(t, clock{}, testOptions())
+	_ = opened.lose("for the test")
+	body := &fencedBody{ReadCloser: http.NoBody, term: opened, caller: ctx, done: func() {}}
 	_, err := io.ReadAll(body)
 	wantNoError(t, err)
 	wantNoError(t, body.Close())

@@ -71,7 +71,7 @@ type rig struct {
 func newRig(t testing.TB, s *fakeServer, name string, change ...func(*Options)) *rig {
 	r := &rig{t: t, log: &logBuffer{}, transport: &fakeTransport{}}
 	o := testOptions()
-	o.Identity, o.Log = name, r.log.logger()
+	o.Identity, o.log = name, r.log.logger()
 	for _, c := range change {
 		c(&o)
 	}

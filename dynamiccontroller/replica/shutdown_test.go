@@ -108,6 +108,33 @@ func (test boundedShutdown) run(t *testing.T) {
 	time.Sleep(time.Hour) // wait until the hung runnables have returned
 }
 
+// A release consists of two requests, each of which has the full timeout.
+func TestL1_SlowRequestsDoNotPreventTheRelease(t *testing.T) {
+	const lateTenths = 9 // the latency of a request in tenths of its timeout
+	for name, change := range map[string]func(*Options){
+		"default durations":                         func(o *Options) { defaultDurations(o); o.ShutdownTimeout = 0 },
+		"timeout longer than half of RenewDeadline": func(o *Options) { o.RenewDeadline = 1200 * time.Millisecond },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &fakeServer{}
+				a := newRig(t, s, "a", change).start()
+				time.Sleep(time.Second)
+				a.lease.intercept(func(ctx context.Context, _ string, send func() error) error {
+					select {
+					case <-time.After(requestTimeout(a.options) * lateTenths / 10):
+						return send()
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+				})
+				wantNoError(t, a.stop())
+				wantReleased(t, s)
+			})
+		})
+	}
+}
+
 // After a StepDown, the release of the lease can take RenewDeadline, unless Run begins to shut down in the meantime.
 func TestShutdown_BoundsAReleaseThatHasBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

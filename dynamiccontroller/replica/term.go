@@ -249,6 +249,16 @@ func (t *term) admit(ctx context.Context) (_ context.Context, done func(), err e
 	return ctx, done, nil
 }
 
+// writeError returns the error for an admitted write that has failed with err. If the term is over, it wraps both
+// ErrNotLeading and err. The context of the write does not show this: if it is derived from the runnables' context, it
+// is cancelled with that context, before the fence cancels it.
+func (t *term) writeError(err error) error {
+	if cause := t.check(); cause != nil {
+		return fmt.Errorf("write interrupted, it may have taken effect: %w: %w", notLeading(cause), err)
+	}
+	return err
+}
+
 // overdue returns an error if the term should have ended some time ago and has not. After a clock has jumped or the
 // process was suspended, overdue can be called before the goroutine that ends the term has run. The grace period
 // therefore starts with the first call that observes an overdue term.

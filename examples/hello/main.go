@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -37,26 +38,30 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The handler receives only the identifiers of the object, and reads its current state from the cache.
-	greet := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	if err := engine.StartServingGVK(ctx, greetings, greet(engine, os.Stdout)); err != nil {
+		return err
+	}
+	return engine.Run(ctx)
+}
+
+// greet returns a handler that prints the name in a Greeting. It receives only the identifiers of the object, and reads
+// the object's current state from the cache.
+func greet(engine *dynamiccontroller.DynamicController, out io.Writer) dynamiccontroller.Handler {
+	return func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 		lister, err := engine.Lister(id.GVR)
 		if err != nil {
 			return err
 		}
 		switch greeting, err := lister.ByNamespace(id.Namespace()).Get(id.Name()); {
 		case apierrors.IsNotFound(err):
-			fmt.Println("Goodbye from", id.NamespacedKey)
+			fmt.Fprintln(out, "Goodbye from", id.NamespacedKey)
 			return nil
 		case err != nil:
 			return err // the engine retries with backoff
 		default:
 			name, _, err := unstructured.NestedString(greeting.(*unstructured.Unstructured).Object, "spec", "name")
-			fmt.Printf("Hello, %s! This is %s\n", name, id.NamespacedKey)
+			fmt.Fprintf(out, "Hello, %s! This is %s\n", name, id.NamespacedKey)
 			return err
 		}
 	}
-	if err := engine.StartServingGVK(ctx, greetings, greet); err != nil {
-		return err
-	}
-	return engine.Run(ctx)
 }

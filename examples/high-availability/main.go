@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"syscall"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
+	"github.com/dynamic-controller/engine/handlers"
 	"github.com/dynamic-controller/engine/restmapper"
 )
 
@@ -45,12 +45,12 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	events := dynamiccontroller.WithTypeEvents(typeEvents(mapper))
+	events := dynamiccontroller.WithTypeEvents(mapper.TypeEvents)
 	engine, err := dynamiccontroller.NewForConfig(log, dynamiccontroller.Config{}, cfg, events)
 	if err != nil {
 		return err
 	}
-	r, err := replica.New(cfg, replica.Options{LeaseName: "high-availability", Log: log})
+	r, err := replica.New(log, cfg, replica.Options{LeaseName: "high-availability"})
 	if err != nil {
 		return err
 	}
@@ -58,10 +58,13 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	g := greeter{engine: engine, client: client, name: r.Status().Identity}
+	g := greeter{client: client, name: r.Status().Identity}
+	// When a replica becomes the leader, its cache can lag behind the writes of the previous leader. Fresh compares each
+	// Greeting with the API server once per term.
+	greeting := handlers.Fresh(client, handlers.Cached(engine.Lister))
 	err = errors.Join(
 		// Types are served on every replica, so that the caches of standbys are up to date.
-		engine.StartServingGVK(ctx, greetings, g.greet),
+		engine.StartServingGVK(ctx, greetings, handlers.Object(greeting, g.greet, nil)),
 		r.RegisterWithoutLeaderElection("restmapper", mapper),
 		r.RegisterWithoutLeaderElection("watches", replica.RunFunc(engine.RunWatches)),
 		r.Register("dynamic-controller", engine),
@@ -74,32 +77,22 @@ func run(ctx context.Context) error {
 
 // greeter reconciles Greetings while its replica leads.
 type greeter struct {
-	engine *dynamiccontroller.DynamicController
 	client dynamic.Interface
 	name   string
 }
 
 // greet writes the name of the replica into the status.
-func (g greeter) greet(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-	lister, err := g.engine.Lister(id.GVR)
-	if err != nil {
-		return err
-	}
-	greeting, err := lister.ByNamespace(id.Namespace()).Get(id.Name())
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	by, _, _ := unstructured.NestedString(greeting.(*unstructured.Unstructured).Object, "status", "greetedBy")
+func (g greeter) greet(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, greeting *unstructured.Unstructured,
+) error {
+	by, _, _ := unstructured.NestedString(greeting.Object, "status", "greetedBy")
 	if by == g.name {
 		return nil // nothing to write, for example after the handler's own write
 	}
 	// The context contains the term. If the lease is lost, the write is refused before another replica can lead.
 	patch := fmt.Appendf(nil, `{"status":{"greetedBy":%q}}`, g.name)
 	greetings := g.client.Resource(id.GVR).Namespace(id.Namespace())
-	_, err = greetings.Patch(ctx, id.Name(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err := greetings.Patch(ctx, id.Name(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return err
 	}

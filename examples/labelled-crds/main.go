@@ -74,11 +74,11 @@ func (p platform) reconcileType(ctx context.Context, id dynamiccontroller.Object
 	if err != nil {
 		return err
 	}
-	// The engine reports the served types. The name of a definition is the group resource that it defines.
+	if _, err := p.objects.TypeStatusOf(desired); err == nil {
+		return nil // already served
+	}
+	// Another version can be served. The name of a definition is the group resource that it defines.
 	for _, served := range p.objects.Status() {
-		if served.GVR == desired {
-			return nil
-		}
 		if served.GVR.GroupResource().String() == id.Name() {
 			if err := p.objects.StopServiceGVK(ctx, served.GVR); err != nil {
 				return err

@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -95,6 +97,31 @@ func TestReconcile_FailedDeletionOfAbsentChildDoesNotAffectOthers(t *testing.T) 
 	}
 	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"apply configmaps b"}) {
 		t.Errorf("wrote %q", writes)
+	}
+}
+
+// An absent object of a group whose discovery fails matters only if the parent can have had such a child.
+func TestReconcile_AbsentObjectsWhileTheDiscoveryFails(t *testing.T) {
+	server := newFakeServer(newWidget())
+	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
+	mapper := reconciler.config.Mapper
+	child := newObject("example.com/v1", "Widget", "", "other")
+	absent := withAbsent(child)
+	absent.Kinds = []schema.GroupVersionKind{child.GroupVersionKind()}
+	reconciler.config.Mapper = undiscoveredMapper{mapper}
+	if _, err := reconciler.Reconcile(t.Context(), first, parent, absent); err != nil {
+		t.Error("without an entry in the inventory:", err)
+	}
+	reconciler.config.Mapper = mapper
+	desired := oneStage(child)
+	desired.Kinds = absent.Kinds
+	if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
+		t.Fatal(err)
+	}
+	reconciler.config.Mapper = undiscoveredMapper{mapper}
+	_, err := reconciler.Reconcile(t.Context(), first, parent, absent)
+	if groups, _ := discovery.GroupDiscoveryFailedErrorGroups(err); len(groups) != 1 {
+		t.Errorf("with an entry in the inventory: got error %v", err)
 	}
 }
 

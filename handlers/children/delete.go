@@ -346,9 +346,10 @@ func (c *call) keyOf(object *unstructured.Unstructured) childKey {
 func (c *call) existingChild(
 	ctx context.Context, key childKey, object *unstructured.Unstructured,
 ) (*doomedChild, error) {
+	recorded, _ := c.inventoryOf(c.parent, func(kind schema.GroupKind) bool { return kind == key.kind })
 	mapping, err := c.config.Mapper.RESTMapping(key.kind, object.GroupVersionKind().Version)
 	switch {
-	case meta.IsNoMatchError(err):
+	case meta.IsNoMatchError(err), isUndiscovered(err) && len(recorded) == 0: // the parent has no children of the kind
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("find the resource: %w", err)
@@ -374,7 +375,6 @@ func (c *call) existingChild(
 	case !isChild:
 		return nil, nil
 	}
-	recorded, _ := c.inventoryOf(c.parent, func(kind schema.GroupKind) bool { return kind == key.kind })
 	return &doomedChild{c.newPending(recorded.entryOf(key.kind), id.GVR, current), current}, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -67,14 +68,15 @@ type desiredSet struct {
 // child is a desired child, ready to be applied.
 type child struct {
 	Child
-	id      dynamiccontroller.ObjectIdentifiers // the GVR is empty if the kind is unknown
+	id      dynamiccontroller.ObjectIdentifiers // the GVR is empty if the mapper lacks the kind
 	kind    schema.GroupKind
 	mapping *meta.RESTMapping
 	config  *unstructured.Unstructured // the apply configuration
 	hash    string                     // hash of config (which contains it as an annotation) and the identity
 	size    int64                      // the size of config in bytes, as JSON
 	marked  bool                       // whether the child has a mark instead of an owner reference
-	// err is why the child cannot be applied: its kind is unknown or not supported, or its namespace is invalid.
+	// err is why the child cannot be applied: the mapper lacks its kind, its kind is not supported, or its namespace is
+	// invalid.
 	err     error
 	entry   *childEntry // what this run knows about the child
 	result  ChildResult
@@ -118,8 +120,8 @@ func (s *desiredSet) all() iter.Seq[*child] {
 	}
 }
 
-// newDesiredSet validates the desired children. Its error joins the errors for all children. An unknown kind is an
-// error only once its stage is applied.
+// newDesiredSet validates the desired children. Its error joins the errors for all children. A kind that the mapper
+// lacks is an error only once its stage is applied.
 func (c *call) newDesiredSet(ctx context.Context, desired Desired) (*desiredSet, error) {
 	s := &desiredSet{
 		keys: map[childKey]bool{}, mappings: map[schema.GroupKind]*meta.RESTMapping{},
@@ -135,7 +137,7 @@ func (c *call) newDesiredSet(ctx context.Context, desired Desired) (*desiredSet,
 		switch mapping, err := c.config.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version); {
 		case err == nil:
 			s.mappings[gvk.GroupKind()] = mapping
-		case !meta.IsNoMatchError(err):
+		case !isUnmapped(err):
 			errs = append(errs, fmt.Errorf("find the resource for %s: %w", gvk.GroupKind(), err))
 		}
 	}
@@ -145,7 +147,7 @@ func (c *call) newDesiredSet(ctx context.Context, desired Desired) (*desiredSet,
 			kind := object.Object.GroupVersionKind().GroupKind()
 			next, err := c.newChild(ctx, object, stage)
 			switch {
-			case meta.IsNoMatchError(err), errors.Is(err, ErrKindNotSupported):
+			case isUnmapped(err), errors.Is(err, ErrKindNotSupported):
 				id := dynamiccontroller.ObjectIdentifiers{NamespacedKey: cache.MetaObjectToName(object.Object).String()}
 				next, err = &child{Child: object, id: id, kind: kind, err: err}, nil
 			case err == nil:
@@ -161,6 +163,16 @@ func (c *call) newDesiredSet(ctx context.Context, desired Desired) (*desiredSet,
 		s.stages = append(s.stages, children)
 	}
 	return s, errors.Join(errs...)
+}
+
+// isUnmapped reports whether a lookup failed because the mapper lacks the kind: the kind is unknown, or its group's
+// discovery fails.
+func isUnmapped(err error) bool { return meta.IsNoMatchError(err) || isUndiscovered(err) }
+
+// isUndiscovered reports whether a lookup failed because the discovery of the group fails, so that the kind can exist.
+func isUndiscovered(err error) bool {
+	_, failed := discovery.GroupDiscoveryFailedErrorGroups(err)
+	return failed
 }
 
 func (s *desiredSet) add(parent dynamiccontroller.ObjectIdentifiers, child *child) error {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -109,23 +110,31 @@ func TestInventory_AcceptedEntriesComeFirst(t *testing.T) {
 }
 
 // The discovery of a kind's group may have been failing since the process started. The inventory and the finalizer are
-// kept until the API server reports that the kind is not served.
+// kept until the API server reports that the kind is not served. If the mapper reports the failure, they are kept until
+// the discovery succeeds, because the API server can serve the kind in another version.
 func TestReconcile_UnknownKindIsGoneOnlyIfNotServed(t *testing.T) {
 	unavailable := apierrors.NewServiceUnavailable("the API service is down")
 	const body = "404 page not found"
 	notServed := apierrors.NewGenericServerResponse(404, "list", configMaps.GroupResource(), "", body, 0, true)
+	unknown := meta.NewDefaultRESTMapper(nil)
 	for name, c := range map[string]struct {
 		response error
+		mapper   meta.RESTMapper
 		deleted  bool // whether the parent is being deleted
 		fails    bool
 		kept     bool // whether the inventory is kept or, if the parent is being deleted, the finalizer
 	}{
-		"prune, unavailable":   {unavailable, false, true, true},
-		"prune, not served":    {notServed, false, false, false},
-		"prune, served":        {nil, false, false, true},
-		"cleanup, unavailable": {unavailable, true, true, true},
-		"cleanup, not served":  {notServed, true, false, false},
-		"cleanup, served":      {nil, true, false, true},
+		"prune, unavailable":                    {unavailable, unknown, false, true, true},
+		"prune, not served":                     {notServed, unknown, false, false, false},
+		"prune, served":                         {nil, unknown, false, false, true},
+		"cleanup, unavailable":                  {unavailable, unknown, true, true, true},
+		"cleanup, not served":                   {notServed, unknown, true, false, false},
+		"cleanup, served":                       {nil, unknown, true, false, true},
+		"prune, not served, discovery fails":    {notServed, undiscoveredMapper{}, false, true, true},
+		"prune, served, discovery fails":        {nil, undiscoveredMapper{}, false, false, true},
+		"cleanup, unavailable, discovery fails": {unavailable, undiscoveredMapper{}, true, true, true},
+		"cleanup, not served, discovery fails":  {notServed, undiscoveredMapper{}, true, true, true},
+		"cleanup, served, but discovery fails":  {nil, undiscoveredMapper{}, true, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := newFakeServer(newWidget())
@@ -134,15 +143,15 @@ func TestReconcile_UnknownKindIsGoneOnlyIfNotServed(t *testing.T) {
 				t.Fatal(err)
 			}
 			server.TakeWrites()
-			reconciler.config.Mapper = meta.NewDefaultRESTMapper(nil)
+			reconciler.config.Mapper = c.mapper
 			if c.response != nil {
 				server.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 					return true, nil, c.response
 				})
 			}
 			if c.deleted {
-				now := metav1.Now()
-				parent.SetDeletionTimestamp(&now)
+				deleted := metav1.NewTime(time.Now().Add(-2 * unservedPeriod))
+				parent.SetDeletionTimestamp(&deleted)
 			}
 			_, err := reconciler.Reconcile(t.Context(), first, parent, oneStage())
 			if _, requeued := dynamiccontroller.RequeueDelay(err); (err != nil && !requeued) != c.fails {

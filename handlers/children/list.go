@@ -22,15 +22,18 @@ import (
 //
 // The mapper can lag behind. It also lacks the kinds of a group whose discovery has failed since the process started.
 // If it has no mapping for the kind, listKind uses the resource in the inventory. If the API server does not serve that
-// resource, the children no longer exist. If the list cannot contain all children of the kind, the error wraps
-// ErrNamespaceNotListed.
+// resource, the children no longer exist, unless the discovery of the group fails: the API server can then serve the
+// kind in another version, so listKind returns the error from the mapper. If the list cannot contain all children of
+// the kind, the error wraps ErrNamespaceNotListed.
 func (c *call) listKind(
 	ctx context.Context, entry inventoryEntry, cached *meta.RESTMapping,
 ) (schema.GroupVersionResource, []*unstructured.Unstructured, error) {
-	mapping := cached
+	mapping, undiscovered := cached, error(nil)
 	if cached == nil {
 		var err error
-		if mapping, err = c.mappingOf(entry); err != nil {
+		if mapping, err = c.mappingOf(entry); isUndiscovered(err) {
+			undiscovered = err
+		} else if err != nil {
 			return entry.gvr(), nil, err
 		}
 	}
@@ -58,6 +61,8 @@ func (c *call) listKind(
 		err = c.listLive(ctx, gvr, namespace, acrossNamespaces, keep)
 	}
 	switch {
+	case undiscovered != nil && apierrors.IsNotFound(err):
+		return gvr, nil, undiscovered // does not count as a type that is not served
 	case mapping == nil && apierrors.IsNotFound(err):
 		return gvr, nil, nil
 	case err != nil:
@@ -94,7 +99,7 @@ func (c *call) keepChildren(
 	}
 }
 
-// mappingOf returns the mapping of a kind, or nil if the mapper has none.
+// mappingOf returns the mapping of a kind, or nil if the kind is unknown.
 func (c *call) mappingOf(entry inventoryEntry) (*meta.RESTMapping, error) {
 	mapping, err := c.config.Mapper.RESTMapping(entry.kind)
 	switch {

@@ -35,9 +35,9 @@ var ErrNamespaceNotListed = errors.New("the controller is limited to other names
 type Desired struct {
 	// Stages are applied in order. A stage is applied once all children in the previous stage exist. Within a stage,
 	// children are applied concurrently; see Config.MaxConcurrentApplies. Namespaces come first, then service accounts,
-	// roles, PriorityClasses, RuntimeClasses and CustomResourceDefinitions, and then all others. If the mapper
-	// lacks a child's kind, only that child fails, because an earlier stage can define the kind. The same applies if the
-	// error is [ErrKindNotSupported].
+	// roles, PriorityClasses, RuntimeClasses and CustomResourceDefinitions, and then all others. If the mapper lacks a
+	// child's kind, only that child fails, because an earlier stage can define the kind. The same applies if the discovery
+	// of the kind's group fails, and if the error is [ErrKindNotSupported].
 	// Children are deleted in the reverse order: a stage is deleted once all later stages are gone. The index of a child's
 	// stage is recorded in an annotation. If the children in a later stage are not known yet, an empty stage in its place
 	// saves a write to the parent.

@@ -27,7 +27,10 @@ type Config struct {
 	// Client is used for writes, and for reads that must not be outdated.
 	Client dynamic.Interface
 	// Mapper finds the resource and the scope of a kind. If it has no mapping for a kind, children are listed with the
-	// resource in the parent's inventory. They are considered gone only if the API server does not serve that resource.
+	// resource in the parent's inventory. They are considered gone only if the API server does not serve that resource,
+	// and the mapper's error is a NoMatch error. If the error wraps client-go's discovery.ErrGroupDiscoveryFailed, like
+	// those of restmapper.Mapper while the discovery of a group fails, the children in this group fail. The others are
+	// applied, but nothing is pruned or cleaned up, because the kind can exist.
 	// If it has a method Verbs like that of restmapper.Mapper, children of kinds that lack verbs are never created.
 	Mapper meta.RESTMapper
 	// Name is a domain, such as "platform.example.com". It is the field manager of children and the prefix of labels,

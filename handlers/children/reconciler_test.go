@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 
 	"github.com/dynamic-controller/engine/handlers"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
@@ -144,6 +145,55 @@ type failingMapper struct{ meta.RESTMapper }
 
 func (failingMapper) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, error) {
 	return nil, errors.New("discovery failed")
+}
+
+// undiscoveredMapper returns the error of restmapper.Mapper for a group whose discovery fails. It lacks the kinds of
+// example.com, or all kinds if it has no other mapper.
+type undiscoveredMapper struct{ meta.RESTMapper }
+
+func (m undiscoveredMapper) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	if m.RESTMapper != nil && gk.Group != "example.com" {
+		return m.RESTMapper.RESTMapping(gk, versions...)
+	}
+	return nil, fmt.Errorf("no matches for %s: %w", gk, &discovery.ErrGroupDiscoveryFailed{
+		Groups: map[schema.GroupVersion]error{{Group: gk.Group, Version: "v1"}: errors.New("unavailable")},
+	})
+}
+
+// Nothing is pruned while the discovery fails, because the kind can exist.
+func TestReconcile_FailedDiscoveryAffectsOnlyTheChildrenInTheGroup(t *testing.T) {
+	server := newFakeServer(newWidget())
+	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
+	if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("old", "x"))); err != nil {
+		t.Fatal(err)
+	}
+	mapper := reconciler.config.Mapper
+	reconciler.config.Mapper = undiscoveredMapper{mapper}
+	server.TakeWrites()
+	desired := oneStage(newObject("example.com/v1", "Widget", "", "undiscovered"), newConfigMap("new", "x"))
+	desired.Kinds = []schema.GroupVersionKind{newWidget().GroupVersionKind()}
+	desired.Absent = []*unstructured.Unstructured{newObject("example.com/v1", "Widget", "", "absent")}
+	result, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+	if groups, _ := discovery.GroupDiscoveryFailedErrorGroups(err); len(groups) != 1 {
+		t.Errorf("got error %v", err)
+	}
+	if want := []string{"apply configmaps new"}; !slices.Equal(server.TakeWrites(), want) {
+		t.Errorf("wrote other than %q", want)
+	}
+	var outcomes []string
+	for _, child := range result.Children {
+		outcomes = append(outcomes, fmt.Sprint(child.NamespacedKey, " ", child.Outcome, " ", child.Reason))
+	}
+	if want := []string{"undiscovered Failed RequestFailed", "default/new Created "}; !slices.Equal(outcomes, want) {
+		t.Errorf("got %q, want %q", outcomes, want)
+	}
+	reconciler.config.Mapper = mapper
+	_, err = reconciler.Reconcile(t.Context(), first, parent, desired)
+	failUnlessRequeued(t, err)
+	if writes := server.TakeWrites(); !slices.Contains(writes, "apply widgets undiscovered") ||
+		!slices.Contains(writes, "delete configmaps old") {
+		t.Errorf("wrote %q", writes)
+	}
 }
 
 func TestReconcile_InvalidChildrenAreRejectedBeforeAnyWrite(t *testing.T) {

@@ -62,7 +62,7 @@ const (
 	ReasonInvalid            = "Invalid"            // Refused: by the API server, or because of its namespace
 	ReasonImmutable          = "Immutable"          // Refused: a field cannot be changed, see OnImmutable
 	ReasonChangedByOthers    = "ChangedByOthers"    // Drifting
-	ReasonRequestFailed      = "RequestFailed"      // Failed
+	ReasonRequestFailed      = "RequestFailed"      // Failed: no response, or the discovery of the child's group fails
 	// ReasonStoredDifferently is set for a child that is Created, Applied or Unchanged, if the API server stores a field
 	// with another value than the desired one, for example because of an admission webhook.
 	ReasonStoredDifferently = "StoredDifferently"
@@ -73,7 +73,7 @@ const (
 
 // ChildResult describes a desired child.
 type ChildResult struct {
-	// ObjectIdentifiers identifies the child. The GVR is empty if the kind is unknown.
+	// ObjectIdentifiers identifies the child. The GVR is empty if the mapper lacks the kind.
 	dynamiccontroller.ObjectIdentifiers
 	Kind schema.GroupKind
 	// Annotations contains the annotations of the desired child.

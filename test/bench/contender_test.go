@@ -127,7 +127,7 @@ func (c *contender) runCold(ctx context.Context) error { return c.runOurs(ctx, f
 
 func (c *contender) runOurs(ctx context.Context, warm bool) error {
 	e := c.election
-	r, err := replica.New(c.config, replica.Options{
+	r, err := replica.New(logr.Discard(), c.config, replica.Options{
 		LeaseName: e.Lease, LeaseNamespace: namespace,
 		LeaseDuration: e.Duration, RenewDeadline: e.RenewDeadline, RetryPeriod: e.RetryPeriod,
 	})

@@ -42,7 +42,7 @@ func (s *Shared) start() {
 		s.cluster, s.err = Connect(kubeconfig)
 		return
 	}
-	const startTimeout = time.Minute
+	const startTimeout = 4 * time.Minute // more than the ready-timeout of controlplane, which reports what is missing
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	s.cluster, s.err = Start(ctx, s.options)

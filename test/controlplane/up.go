@@ -39,7 +39,7 @@ func upCommand() *cobra.Command {
 	const portDefault = " on 127.0.0.1 (default: the port stored in DIR, or a free port)"
 	f.IntVar(&o.fixed.APIServer, "secure-port", 0, "port of the API server"+portDefault)
 	f.IntVar(&o.fixed.Etcd, "etcd-port", 0, "port of etcd"+portDefault)
-	f.DurationVar(&o.readyTimeout, "ready-timeout", time.Minute, "maximum time until the servers are ready")
+	f.DurationVar(&o.readyTimeout, "ready-timeout", 3*time.Minute, "maximum time until the servers are ready")
 	return cmd
 }
 

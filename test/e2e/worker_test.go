@@ -114,10 +114,9 @@ func (w *worker) replica(config *rest.Config) (*replica.Replica, error) {
 	log := w.logger()
 	recorded := rest.CopyConfig(config)
 	recorded.Wrap(w.recordLeaseRequests)
-	r, err := replica.New(recorded, replica.Options{
+	r, err := replica.New(log.WithName("replica"), recorded, replica.Options{
 		LeaseName: w.Lease, LeaseNamespace: w.Namespace, Identity: w.Process,
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-		Log: log.WithName("replica"),
 	})
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 
 // outcomes implements Metrics. It counts the reconciles with each outcome.
 type outcomes struct {
+	dynamiccontroller.NoMetrics
 	mu sync.Mutex
 	of map[dynamiccontroller.Outcome]int
 }

@@ -34,7 +34,7 @@ func testDeletedCRD(t *testing.T, withMapper bool) {
 	opts := []dynamiccontroller.Option{dynamiccontroller.WithMetrics(counts)}
 	if withMapper {
 		m, _ := h.mapper()
-		opts = append(opts, dynamiccontroller.WithTypeEvents(typeEvents(m)))
+		opts = append(opts, dynamiccontroller.WithTypeEvents(m.TypeEvents))
 	}
 	c := h.controller(dynamiccontroller.Config{
 		QueueMaxRetries: 10, MinRetryDelay: 50 * time.Millisecond, MaxRetryDelay: 500 * time.Millisecond, ResyncPeriod: -1,

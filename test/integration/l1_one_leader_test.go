@@ -117,7 +117,7 @@ func TestL1_MissingPermissionIsLoggedOnce(t *testing.T) {
 	unprivileged.config = rest.CopyConfig(h.config)
 	unprivileged.config.Impersonate = rest.ImpersonationConfig{UserName: "unprivileged"}
 	log := &logLines{}
-	a := unprivileged.member("a", func(o *replica.Options) { o.Log = log.logger() }).start()
+	a := unprivileged.loggedMember(log.logger(), "a").start()
 	h.eventually("the missing permission is logged", func() error {
 		if len(log.find("Permission missing")) == 0 {
 			return errors.New("not logged")

@@ -58,8 +58,9 @@ type busyReplica struct {
 func (h *harness) busyReplica(lease string, slot int, policy replica.FailurePolicy) (*busyReplica, error) {
 	b := &busyReplica{h: h, lease: lease, result: make(chan error, 1)}
 	o := replicaOptions(h, lease)
-	o.LeaseName, o.OnFailure, o.Log = lease, policy, b.log.logger()
-	r, err := replica.New(h.config, o)
+	o.LeaseName, o.OnFailure = lease, policy
+	o.LeaseDuration, o.RenewDeadline = 0, 0 // the defaults, because a busy machine can delay a release by seconds
+	r, err := replica.New(b.log.logger(), h.config, o)
 	if err != nil {
 		return nil, err
 	}
@@ -165,6 +166,9 @@ func (h *harness) shutdownMany(policy replica.FailurePolicy, shutdown func(b *bu
 				if err != nil {
 					failed.Store(true)
 					h.Errorf("%s: %v", lease, err)
+					if b != nil {
+						h.Logf("the log of the replica:\n%s", strings.Join(b.log.find(), "\n"))
+					}
 				}
 			}
 		})
@@ -252,7 +256,7 @@ func TestL1_TerminatingNamespaceIsNotAMissingPermission(t *testing.T) {
 		return nil
 	})
 	log := &logLines{}
-	a := h.member("a", func(o *replica.Options) { o.Log = log.logger() }).start()
+	a := h.loggedMember(log.logger(), "a").start()
 	h.eventually("the failure is logged", func() error {
 		if len(log.find(`"verb"="create"`, "because it is being terminated")) == 0 {
 			return errors.New("not logged")
@@ -269,8 +273,7 @@ func TestL1_ForbiddenReleaseIsNotRetried(t *testing.T) {
 	h := newHarness(t)
 	restricted := h.onlyLeases()
 	log := &logLines{}
-	a := restricted.member("a", func(o *replica.Options) {
-		o.Log = log.logger()
+	a := restricted.loggedMember(log.logger(), "a", func(o *replica.Options) {
 		o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = 60*time.Second, 40*time.Second, 10*time.Second
 	}).start()
 	a.waitForStart(1)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,7 +27,6 @@ const (
 func replicaOptions(h *harness, name string) replica.Options {
 	return replica.Options{
 		LeaseName: leaseName, LeaseNamespace: h.namespace, Identity: name, Labels: map[string]string{"app": "test"},
-		Log:           h.logger().WithName(name),
 		LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: retryPeriod,
 	}
 }
@@ -99,11 +99,16 @@ func (l *runs) get() (starts int, running bool, cancelledAt time.Time, cause err
 
 func (h *harness) member(name string, change ...func(*replica.Options)) *member {
 	h.Helper()
+	return h.loggedMember(h.logger().WithName(name), name, change...)
+}
+
+func (h *harness) loggedMember(log logr.Logger, name string, change ...func(*replica.Options)) *member {
+	h.Helper()
 	o := replicaOptions(h, name)
 	for _, c := range change {
 		c(&o)
 	}
-	m := &member{h: h, Replica: must(replica.New(h.config, o))}
+	m := &member{h: h, Replica: must(replica.New(log, h.config, o))}
 	h.noError(m.Register("leader-gated", replica.RunFunc(func(ctx context.Context) error {
 		return m.leaderGated.run(ctx, m.lingerUntil)
 	})))

@@ -17,7 +17,10 @@ import (
 )
 
 // seriesMetrics implements Metrics. It records whether metric series exist.
-type seriesMetrics struct{ exists atomic.Bool }
+type seriesMetrics struct {
+	dynamiccontroller.NoMetrics
+	exists atomic.Bool
+}
 
 func (m *seriesMetrics) Reconciled(dynamiccontroller.Reconcile) {
 	m.exists.Store(true)

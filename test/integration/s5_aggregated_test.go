@@ -3,7 +3,6 @@ package integration
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -138,8 +137,12 @@ func (all aggregatedServings) after(types []gvrType, change func(), names ...str
 }
 
 func (s *aggregatedServing) status(gvr gvrType) dynamiccontroller.TypeStatus {
-	statuses := s.controller.Status()
-	return statuses[slices.IndexFunc(statuses, func(s dynamiccontroller.TypeStatus) bool { return s.GVR == gvr })]
+	s.Helper()
+	status, err := s.controller.TypeStatusOf(gvr)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return status
 }
 
 // since waits until each type is synced, and returns since when.

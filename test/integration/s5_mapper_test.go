@@ -2,35 +2,13 @@ package integration
 
 import (
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
-	"github.com/dynamic-controller/engine/restmapper"
 )
-
-// typeEvents turns a mapper's changes into type events.
-func typeEvents(m *restmapper.Mapper) dynamiccontroller.TypeEvents {
-	return func(notify func(gvrType, bool)) (cancel func()) {
-		unsubscribe := m.Subscribe(func(c restmapper.Change) {
-			has := func(mappings []*meta.RESTMapping, gvr gvrType) bool {
-				return slices.ContainsFunc(mappings, func(m *meta.RESTMapping) bool { return m.Resource == gvr })
-			}
-			for _, old := range c.Old {
-				if !has(c.New, old.Resource) {
-					notify(old.Resource, false)
-				}
-			}
-			for _, now := range c.New {
-				notify(now.Resource, true)
-			}
-		})
-		return func() { <-unsubscribe() }
-	}
-}
 
 // With type events from a mapper, the engine watches a type as soon as the type is defined, and empties the cache when
 // the type is removed. While the type is defined, ResourceFor must find the resource for the type's kind.
@@ -38,7 +16,7 @@ func TestS5_TypeEventsFromMapper(t *testing.T) {
 	h := newHarness(t)
 	m, _ := h.mapper()
 	gvr := h.newType()
-	c := h.controller(dynamiccontroller.Config{}, dynamiccontroller.WithTypeEvents(typeEvents(m)))
+	c := h.controller(dynamiccontroller.Config{}, dynamiccontroller.WithTypeEvents(m.TypeEvents))
 	h.run(c)
 	calls := newRecorder(t, nil)
 	h.serve(c, gvr, calls.handle)

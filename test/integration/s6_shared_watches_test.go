@@ -261,7 +261,7 @@ func TestS6_OwnedTypeIsDefinedLater(t *testing.T) {
 	h := newHarness(t)
 	parent, child := h.widgets(), h.newType()
 	m, _ := h.mapper()
-	c := h.controller(dynamiccontroller.Config{}, dynamiccontroller.WithTypeEvents(typeEvents(m)))
+	c := h.controller(dynamiccontroller.Config{}, dynamiccontroller.WithTypeEvents(m.TypeEvents))
 	h.run(c)
 	h.apply(parent, "a", 0)
 	h.apply(parent, "b", 0)

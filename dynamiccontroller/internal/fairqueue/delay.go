@@ -50,18 +50,26 @@ func (h *delayHeap[E]) set(e E) {
 	}
 }
 
-// delayLocked delays the item, unless it is already in the live lane or due earlier.
-func (q *Queue[T, K, N, V]) delayLocked(g *group[T, K, N, V], name N, d time.Duration) {
-	it := q.itemLocked(g, name)
+// delayLocked delays the item, unless it is due earlier. Unless delays are kept, an item in the live lane is not
+// delayed either. flowName is the name of its flow.
+func (q *Queue[T, K, N, V]) delayLocked(g *group[T, K, N, V], name N, flowName string, d time.Duration) {
+	it := q.itemLocked(g, name, flowName)
 	now := q.now()
 	due := now + min(d, math.MaxInt64-now)
-	if it.queued && it.lane == Live || it.delayed() && it.due <= due {
+	if it.queued && it.lane == Live && !g.opening.options.KeepDelays || it.delayed() && it.due <= due {
 		return
 	}
 	it.due = due
 	g.delays.set(it)
 	q.updateDelayLocked(g)
 	q.armLocked()
+}
+
+// skipDelayLocked must be called when the item is processed before its delay has expired.
+func (q *Queue[T, K, N, V]) skipDelayLocked(g *group[T, K, N, V], it *item[T, K, N, V]) {
+	if !g.opening.options.KeepDelays {
+		q.endDelayLocked(g, it)
+	}
 }
 
 func (q *Queue[T, K, N, V]) endDelayLocked(g *group[T, K, N, V], it *item[T, K, N, V]) {
@@ -104,7 +112,9 @@ func (q *Queue[T, K, N, V]) fire() {
 	defer q.mu.Unlock()
 	for now := q.now(); len(q.delays) > 0 && q.delays[0].due <= now; {
 		g := q.delays[0]
-		q.addLocked(g, g.delays[0].name, Live, now)
+		it := g.delays[0]
+		q.endDelayLocked(g, it)
+		q.addLocked(g, it.name, it.flow.name, Live, now)
 	}
 	q.armed = 0
 	q.armLocked()
@@ -117,7 +127,7 @@ func (q *Queue[T, K, N, V]) dropDelaysLocked() {
 		g := q.delays[len(q.delays)-1]
 		it := g.delays[len(g.delays)-1]
 		q.endDelayLocked(g, it)
-		if !it.queued && it.session == nil {
+		if !it.queued && !it.running() {
 			q.dropItemLocked(g, it)
 		}
 	}

@@ -21,10 +21,10 @@
 //   - h < alpha*idle, and
 //   - idle > 1 or h is 0.
 //
-// Alpha is 1 until Done has been called for an item that was handed out after Open, and whenever the group's oldest
-// running item has been running for more than 1 s. Otherwise, alpha is 8. Items that were handed out before the group
-// was opened and are still running also count as running items of the group. If the threshold blocks a group, the group
-// keeps its place in the ring. A group without running items is never blocked.
+// Alpha is 1 until Done has been called for an item that was handed out after Open or Start, and whenever the group's
+// oldest running item has been running for more than 1 s. Otherwise, alpha is 8. Items that were handed out before the
+// group was opened and are still running also count as running items of the group. If the threshold blocks a group, the
+// group keeps its place in the ring. A group without running items is never blocked.
 //
 // With up to 17 workers, a group whose handlers are fast gets all but one of the workers if no other group is busy. A
 // group whose handlers are slow gets half of them. The table shows how many workers remain idle if the handlers of some
@@ -45,14 +45,32 @@
 //
 // # Lanes
 //
-// Each group has two first-in, first-out lanes. Items in the live lane are handed out first. To prevent starvation, one
-// in eight items is taken from the background lane. Adding an item to the live lane removes it from the other lane.
+// Each group has two lanes, which are first in, first out within each flow. Items in the live lane are handed out
+// first. To prevent starvation, one in eight items is taken from the background lane. Adding an item to the live lane
+// removes it from the other lane.
+//
+// # Flows
+//
+// The items of a group can be divided into flows. In each lane, the flows with waiting items form a ring and take
+// turns, one item at a time. A flow that reaches its limit of concurrency leaves the rings, and joins them again at the
+// tail. A group whose waiting items all belong to such flows leaves the ring of groups. The rule for the two lanes
+// applies to the group and to each flow. If it is the turn of a flow in one lane, but the flow's own rule requires an
+// item of the other lane, that item is handed out. A flow that is often at its limit therefore starves neither lane.
+//
+// When the function that assigns items to flows is replaced, all items are assigned again. In each lane, items keep
+// their order, unless they were added at the same time, and flows take their turns in the order of their first items.
 //
 // # Delays
 //
 // An item has at most one delay. If several delays are requested, the one that expires first applies. A delayed item
 // can also wait in the background lane, so that an initial list does not postpone a retry. When the delay expires, the
-// item moves to the live lane. Handing out the item or adding it to the live lane cancels the delay.
+// item moves to the live lane. Handing out the item or adding it to the live lane cancels the delay, unless
+// [Options].KeepDelays is set.
+//
+// # Stopping a group
+//
+// A group can be stopped and started. A stopped group rejects items. This does not affect other groups, and no worker
+// waits for it. Items that were running when the group was stopped are left over; see [Group.Stop].
 //
 // # Reopening a group
 //
@@ -62,6 +80,7 @@
 //
 // # Cost
 //
-// Opening or closing a group takes O(log groups + running items). Operations on delays take O(log items), and Cancel
-// takes O(items). All others take amortized O(1), plus the time to skip blocked groups.
+// Opening, closing or stopping a group takes O(log groups + items). Replacing the function that assigns items to flows
+// takes O(items log items). Operations on delays take O(log items), and statistics O(flows). All others take amortized
+// O(1), plus the time to skip blocked groups. A flow takes about 200 bytes while it has items.
 package fairqueue

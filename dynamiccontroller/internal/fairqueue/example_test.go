@@ -13,13 +13,13 @@ func Example() {
 		func(item string) string { return item[1:] },
 		func(group byte, name string) string { return string(group) + name },
 	)
-	queue.Open('a', "the a group", fairqueue.Limits{}, nil)
-	queue.Open('b', "the b group", fairqueue.Limits{}, nil)
+	queue.Open('a', "the a group", fairqueue.Options[string, string]{})
+	queue.Open('b', "the b group", fairqueue.Options[string, string]{})
 	for _, item := range []string{"a1", "a2", "a3", "b1"} {
 		queue.Add(item)
 	}
 	for queue.Len() > 0 {
-		item, group, _, _ := queue.Next()
+		item, group, _, _ := queue.Next(nil)
 		fmt.Println(item, "of", group)
 		queue.Done(item)
 	}

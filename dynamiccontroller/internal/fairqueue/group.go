@@ -1,6 +1,7 @@
 package fairqueue
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
@@ -10,61 +11,127 @@ import (
 // return zero values.
 type Group[T, K, N comparable, V any] struct {
 	q       *Queue[T, K, N, V]
-	session *session[T, K, N, V] // nil if the group was not open
+	opening *opening[T, K, N, V] // nil if the group was not open
 }
 
 // Stats describes the items of a group.
 type Stats struct {
 	Live, Background int           // items waiting in each lane
-	Delayed          int           // delayed items, including those that also wait in the background lane
+	Delayed          int           // delayed items, including those that are also waiting or running
 	Running          int           // items for which Done has not been called, even if they were handed out before Open
 	Oldest           time.Duration // how long the first item of either lane has been waiting, whichever is longer
 }
 
 // Open opens a group, so that it accepts items. Next returns value together with each item of the group. If the group
 // is already open, its items are dropped and the previous handle becomes invalid.
-//
-// The limiter computes the delays for AddRateLimited. It must be safe for concurrent use. Pass a new limiter to each
-// Open, so that earlier failures do not count. If limiter is nil, client-go's DefaultTypedItemBasedRateLimiter is used.
-// The limiter is never called while the queue is locked.
-func (q *Queue[T, K, N, V]) Open(
-	key K, value V, limits Limits, limiter workqueue.TypedRateLimiter[T],
-) Group[T, K, N, V] {
-	q.mu.Lock()
+func (q *Queue[T, K, N, V]) Open(key K, value V, options Options[T, N]) Group[T, K, N, V] {
+	assigned := q.lockAndAssign(key, options.FlowsOf)
 	defer q.mu.Unlock()
 	g := q.groups[key]
 	if g == nil {
-		g = &group[T, K, N, V]{key: key}
+		g = &group[T, K, N, V]{key: key, flows: newFlows[T, K, N, V](nil)}
 		g.value = g
 		q.groups[key] = g
 	}
+	g.openings++
 	q.clearLocked(g)
-	g.session = &session[T, K, N, V]{g: g, value: value}
-	g.session.configureLocked(limits, limiter)
-	return Group[T, K, N, V]{q, g.session}
+	g.opening = &opening[T, K, N, V]{g: g, number: g.openings, value: value}
+	q.configureLocked(g, options, assigned)
+	return Group[T, K, N, V]{q, g.opening}
 }
 
 // Close closes the group and drops its waiting and delayed items. Running items are tracked until they are done.
 func (h Group[T, K, N, V]) Close() {
 	h.change(func(g *group[T, K, N, V]) {
-		g.session = nil
+		g.opening = nil
 		h.q.clearLocked(g)
-		if g.running.len == 0 {
+		if g.runningLocked() == 0 {
 			delete(h.q.groups, g.key)
 		}
 	})
 }
 
-// Configure replaces the group's limits and its rate limiter. Running items are not affected.
-func (h Group[T, K, N, V]) Configure(limits Limits, limiter workqueue.TypedRateLimiter[T]) {
-	h.change(func(*group[T, K, N, V]) { h.session.configureLocked(limits, limiter) })
+// Configure replaces the group's options. Running items are not affected, but count toward the new limits. Waiting and
+// delayed items move to the flows that the new options assign to them.
+func (h Group[T, K, N, V]) Configure(options Options[T, N]) {
+	if h.opening == nil {
+		return
+	}
+	g := h.opening.g
+	assigned := h.q.lockAndAssign(g.key, options.FlowsOf)
+	defer h.q.mu.Unlock()
+	if h.endedLocked() {
+		return
+	}
+	h.q.configureLocked(g, options, assigned)
+	h.q.placeLocked(g)
+	h.q.wakeLocked()
+}
+
+// configureLocked sets the options of the current opening. assigned are the flows of the group's items.
+func (q *Queue[T, K, N, V]) configureLocked(g *group[T, K, N, V], options Options[T, N], assigned map[N]string) {
+	if options.Limiter == nil {
+		options.Limiter = workqueue.DefaultTypedItemBasedRateLimiter[T]()
+	}
+	options.Weight = max(options.Weight, 1)
+	g.opening.options = options
+	g.credit = min(g.credit, options.Weight)
+	if options.FlowsOf == nil && g.flows.of == nil {
+		g.placeFlow(&g.flows.single)
+		return
+	}
+	q.setFlowsLocked(g, options.FlowsOf, assigned)
 }
 
 // Pause makes Next skip the group until Resume is called. A paused group still accepts items.
-func (h Group[T, K, N, V]) Pause() { h.change(func(*group[T, K, N, V]) { h.session.paused = true }) }
+func (h Group[T, K, N, V]) Pause() { h.change(func(*group[T, K, N, V]) { h.opening.paused = true }) }
 
 // Resume ends a pause.
-func (h Group[T, K, N, V]) Resume() { h.change(func(*group[T, K, N, V]) { h.session.paused = false }) }
+func (h Group[T, K, N, V]) Resume() { h.change(func(*group[T, K, N, V]) { h.opening.paused = false }) }
+
+// Stop makes the group reject new items until Start is called, and drops its items that are not running. Stop returns
+// the names of the dropped items and of any running items that were added again, but omits items that were only added
+// to the background lane.
+//
+// Items that were handed out through the handle and are still running are left over. They are not handed out again
+// until Done is called for them, and they count toward the limit of concurrency. They do not reduce the group's share
+// of the workers, because the workers that process them are expected to be replaced. This also applies if the handle is
+// no longer valid.
+func (h Group[T, K, N, V]) Stop() (dropped []N) {
+	if h.opening == nil {
+		return nil
+	}
+	h.q.mu.Lock()
+	defer h.q.mu.Unlock()
+	g := h.opening.g
+	for _, it := range slices.Collect(g.running.all()) {
+		if it.isOf(h.opening) {
+			g.running.remove(&it.element)
+			it.left = true
+			g.left.pushBack(&it.element)
+		}
+	}
+	if !h.endedLocked() {
+		h.opening.stopped = true
+		for name, it := range g.items {
+			if it.delayed() || it.queued && it.lane == Live {
+				dropped = append(dropped, name)
+			}
+		}
+		h.q.clearLocked(g)
+	}
+	h.q.placeLocked(g)
+	h.q.wakeLocked()
+	h.q.endShutDownLocked()
+	return dropped
+}
+
+// Start makes the group accept items again after Stop. From then on, Next returns value together with each item.
+func (h Group[T, K, N, V]) Start(value V) {
+	h.change(func(*group[T, K, N, V]) {
+		h.opening.stopped, h.opening.returned, h.opening.value = false, false, value
+	})
+}
 
 func (h Group[T, K, N, V]) change(f func(*group[T, K, N, V])) {
 	h.q.mu.Lock()
@@ -72,60 +139,91 @@ func (h Group[T, K, N, V]) change(f func(*group[T, K, N, V])) {
 	if h.endedLocked() {
 		return
 	}
-	f(h.session.g)
-	h.q.placeLocked(h.session.g)
+	f(h.opening.g)
+	h.q.placeLocked(h.opening.g)
 	h.q.wakeLocked()
 	h.q.endShutDownLocked()
 }
 
 func (h Group[T, K, N, V]) endedLocked() bool {
-	return h.session == nil || h.session.g.session != h.session
+	return h.opening == nil || h.opening.g.opening != h.opening
 }
 
-// Add adds items to a lane. It returns false if the handle is no longer valid or the queue is shut down.
+// rejectsLocked reports whether items cannot be added through the handle.
+func (h Group[T, K, N, V]) rejectsLocked() bool {
+	return h.q.closed || h.endedLocked() || h.opening.stopped
+}
+
+// Add adds items to a lane. It returns false if the handle is no longer valid, or the group or the queue is stopped.
 //
-// A running item is handed out again after Done. Adding a delayed item to the live lane cancels the delay.
+// A running item is handed out again after Done. Adding a delayed item to the live lane cancels the delay, unless
+// Options.KeepDelays is set.
 func (h Group[T, K, N, V]) Add(lane Lane, names ...N) bool {
-	h.q.mu.Lock()
+	flowNames := h.lockAndFlow(names)
 	defer h.q.mu.Unlock()
-	if h.q.closed || h.endedLocked() {
+	if h.rejectsLocked() {
 		return false
 	}
-	now := h.q.now()
-	for _, name := range names {
-		h.q.addLocked(h.session.g, name, lane, now)
+	now, flowName := h.q.now(), ""
+	for i, name := range names {
+		if flowNames != nil {
+			flowName = flowNames[i]
+		}
+		h.q.addLocked(h.opening.g, name, flowName, lane, now)
 	}
 	h.q.wakeLocked()
 	return true
 }
 
 // AddAfter adds an item to the live lane after d, or immediately if d is not positive. It has no effect if the item is
-// already in the live lane or due earlier. The delay of a running item starts immediately. AddAfter returns false if
-// the handle is no longer valid or the queue is shut down.
+// due earlier, or already in the live lane and Options.KeepDelays is not set. The delay of a running item starts
+// immediately. AddAfter returns false if the handle is no longer valid, or the group or the queue is stopped.
 func (h Group[T, K, N, V]) AddAfter(name N, d time.Duration) bool {
 	if d <= 0 {
 		return h.Add(Live, name)
 	}
-	h.q.mu.Lock()
+	flowNames := h.lockAndFlow([]N{name})
 	defer h.q.mu.Unlock()
-	if h.q.closed || h.endedLocked() {
+	if h.rejectsLocked() {
 		return false
 	}
-	h.q.delayLocked(h.session.g, name, d)
+	flowName := ""
+	if flowNames != nil {
+		flowName = flowNames[0]
+	}
+	h.q.delayLocked(h.opening.g, name, flowName, d)
 	return true
+}
+
+// CancelDelay cancels the item's delay, if any.
+func (h Group[T, K, N, V]) CancelDelay(name N) {
+	h.q.mu.Lock()
+	defer h.q.mu.Unlock()
+	if h.endedLocked() {
+		return
+	}
+	g := h.opening.g
+	it := g.items[name]
+	if it == nil || !it.delayed() {
+		return
+	}
+	h.q.endDelayLocked(g, it)
+	if !it.queued && !it.running() {
+		h.q.dropItemLocked(g, it)
+	}
 }
 
 // AddRateLimited calls AddAfter with the delay that the rate limiter returns for the item.
 func (h Group[T, K, N, V]) AddRateLimited(name N) {
 	if limiter := h.limiter(); limiter != nil {
-		h.AddAfter(name, limiter.When(h.q.itemOf(h.session.g.key, name)))
+		h.AddAfter(name, limiter.When(h.q.itemOf(h.opening.g.key, name)))
 	}
 }
 
 // Forget makes the rate limiter forget the item's failures.
 func (h Group[T, K, N, V]) Forget(name N) {
 	if limiter := h.limiter(); limiter != nil {
-		limiter.Forget(h.q.itemOf(h.session.g.key, name))
+		limiter.Forget(h.q.itemOf(h.opening.g.key, name))
 	}
 }
 
@@ -136,51 +234,39 @@ func (h Group[T, K, N, V]) limiter() workqueue.TypedRateLimiter[T] {
 	if h.endedLocked() {
 		return nil
 	}
-	return h.session.limiter
+	return h.opening.options.Limiter
 }
 
 // Has reports whether the group's item with this name is waiting, delayed or running.
 func (h Group[T, K, N, V]) Has(name N) bool {
 	h.q.mu.Lock()
 	defer h.q.mu.Unlock()
-	return !h.endedLocked() && h.session.g.items[name] != nil
+	return !h.endedLocked() && h.opening.g.items[name] != nil
 }
 
-// Stats returns the current statistics in constant time.
+// Stats returns the current statistics. It takes O(flows).
 func (h Group[T, K, N, V]) Stats() (s Stats) {
 	h.q.mu.Lock()
 	defer h.q.mu.Unlock()
 	if h.endedLocked() {
 		return s
 	}
-	g, now := h.session.g, h.q.now()
-	s = Stats{Live: g.live.len, Background: g.background.len, Delayed: len(g.delays), Running: g.running.len}
-	if s.Live > 0 {
-		s.Oldest = now - g.live.head.value.since
+	g, now := h.opening.g, h.q.now()
+	return Stats{
+		Live: g.waiting[Live], Background: g.waiting[Background],
+		Delayed: len(g.delays), Running: g.runningLocked(), Oldest: now - g.flows.oldest(now),
 	}
-	if s.Background > 0 {
-		s.Oldest = max(s.Oldest, now-g.background.batches[0].since)
-	}
-	return s
 }
 
-// session is the state of a group from Open until Close or the next Open.
-type session[T, K, N comparable, V any] struct {
+// opening is the state of a group from Open until Close or the next Open.
+type opening[T, K, N comparable, V any] struct {
 	g        *group[T, K, N, V]
 	value    V
-	limits   Limits
-	limiter  workqueue.TypedRateLimiter[T]
-	paused   bool
-	returned bool // whether Done has been called for an item handed out since Open
-}
-
-func (s *session[T, K, N, V]) configureLocked(limits Limits, limiter workqueue.TypedRateLimiter[T]) {
-	if limiter == nil {
-		limiter = workqueue.DefaultTypedItemBasedRateLimiter[T]()
-	}
-	limits.Weight = max(limits.Weight, 1)
-	s.limits, s.limiter = limits, limiter
-	s.g.credit = min(s.g.credit, limits.Weight)
+	number   uint32 // counts the openings of the group from 1
+	options  Options[T, N]
+	paused   bool // Next skips the group
+	stopped  bool // the group rejects new items
+	returned bool // whether Done has been called for an item since Open or Start
 }
 
 // group is the queue's state for one group key. A closed group is kept while items are running.
@@ -188,56 +274,83 @@ type group[T, K, N comparable, V any] struct {
 	element[*group[T, K, N, V]] // in the ring
 	delay                       // the earliest of the delays below
 
-	key        K
-	session    *session[T, K, N, V] // nil if the group is closed
-	items      map[N]*item[T, K, N, V]
-	peak       int // largest len(items) seen by dropItemLocked
-	live       list[*item[T, K, N, V]]
-	background backlog[T, K, N, V]
-	running    list[*item[T, K, N, V]] // oldest first
-	delays     delayHeap[*item[T, K, N, V]]
+	key      K
+	opening  *opening[T, K, N, V] // nil if the group is closed
+	openings uint32               // number of openings so far
+	items    map[N]*item[T, K, N, V]
+	peak     int // largest len(items) seen by dropItemLocked
+	flows    *flows[T, K, N, V]
+	turns    [2]list[*flow[T, K, N, V]] // flows with items to hand out, in the order of their turns, by lane
+	waiting  [2]int                     // items by lane
+	running  list[*item[T, K, N, V]]    // oldest first
+	left     list[*item[T, K, N, V]]    // items that were running when Stop was called, and still are
+	delays   delayHeap[*item[T, K, N, V]]
 
 	credit    int // items left in the current turn
 	liveTurns int // items taken from the live lane since the last one from the background lane
 }
 
-func (g *group[T, K, N, V]) waitingLocked() int { return g.live.len + g.background.len }
+func (g *group[T, K, N, V]) waitingLocked() int { return g.waiting[Live] + g.waiting[Background] }
+
+func (g *group[T, K, N, V]) runningLocked() int { return g.running.len + g.left.len }
+
+// runningOf returns the list that contains a running item.
+func (g *group[T, K, N, V]) runningOf(it *item[T, K, N, V]) *list[*item[T, K, N, V]] {
+	if it.left {
+		return &g.left
+	}
+	return &g.running
+}
 
 // item is the state of an item that is waiting, delayed or running. A waiting or running item can also be delayed.
 type item[T, K, N comparable, V any] struct {
-	element[*item[T, K, N, V]] // in the live lane or in the list of running items
+	element[*item[T, K, N, V]] // in the live lane or in a list of running items
 	delay
 
-	name    N                    // not set in a shared item
-	session *session[T, K, N, V] // the group's session when the item was handed out; nil if the item is not running
-	since   time.Duration        // when the item started to wait or to run
-	queued  bool                 // the item is in its lane, or Done will add it to the lane
-	shared  bool                 // the struct represents several items; see backlog
+	name    N // not set in a shared item
+	flow    *flow[T, K, N, V]
+	since   time.Duration // when the item started to wait or to run
+	opening uint32        // number of the group's opening when the item was handed out; 0 if the item is not running
+	queued  bool          // the item is in its lane, or Done will add it to the lane
+	shared  bool          // the struct represents several items; see backlog
+	left    bool          // the item was running when Stop was called, and still is
 	lane    Lane
-	term    int // the queue's term when the item was handed out
+}
+
+func (it *item[T, K, N, V]) running() bool { return it.opening != 0 }
+
+// isOf reports whether the item is running and was handed out during the opening, which can be nil.
+func (it *item[T, K, N, V]) isOf(s *opening[T, K, N, V]) bool {
+	return s != nil && it.opening == s.number
 }
 
 // clearLocked drops all items that are not being processed.
 func (q *Queue[T, K, N, V]) clearLocked(g *group[T, K, N, V]) {
 	q.waiting -= g.waitingLocked()
-	g.live, g.background = list[*item[T, K, N, V]]{}, backlog[T, K, N, V]{}
+	g.flows, g.turns, g.waiting = newFlows[T, K, N, V](g.flows.of), [2]list[*flow[T, K, N, V]]{}, [2]int{}
 	g.credit, g.liveTurns = 0, 0
 	q.placeLocked(g)
 	g.delays = nil
 	q.updateDelayLocked(g)
 
-	g.items, g.peak = make(map[N]*item[T, K, N, V], g.running.len), g.running.len
-	for it := range g.running.all() {
-		it.queued, it.delay = false, delay{}
-		g.items[it.name] = it
+	g.peak = g.runningLocked()
+	g.items = make(map[N]*item[T, K, N, V], g.peak)
+	for _, running := range []*list[*item[T, K, N, V]]{&g.running, &g.left} {
+		for it := range running.all() {
+			it.queued, it.delay = false, delay{}
+			it.flow = g.flows.enter(it.flow.name)
+			it.flow.running++
+			g.items[it.name] = it
+		}
 	}
 }
 
 // maxReused limits the size of maps that are reused. Larger maps are replaced, because maps never shrink.
 const maxReused = 1024
 
-// itemLocked returns the group's item with this name, creating it if necessary. The result is not shared.
-func (q *Queue[T, K, N, V]) itemLocked(g *group[T, K, N, V], name N) *item[T, K, N, V] {
+// itemLocked returns the group's item with this name. If necessary, it creates the item in the flow with the given
+// name. The result is not shared.
+func (q *Queue[T, K, N, V]) itemLocked(g *group[T, K, N, V], name N, flowName string) *item[T, K, N, V] {
 	before := g.items[name]
 	if before != nil && !before.shared {
 		return before
@@ -247,7 +360,9 @@ func (q *Queue[T, K, N, V]) itemLocked(g *group[T, K, N, V], name N) *item[T, K,
 		it = &item[T, K, N, V]{}
 	}
 	if before != nil {
-		it.queued, it.lane, it.since = true, Background, before.since
+		it.queued, it.lane, it.since, it.flow = true, Background, before.since, before.flow
+	} else {
+		it.flow = g.flows.enter(flowName)
 	}
 	it.value, it.name = it, name
 	g.items[name] = it
@@ -260,6 +375,7 @@ func (q *Queue[T, K, N, V]) dropItemLocked(g *group[T, K, N, V], it *item[T, K, 
 	if len(g.items) == 0 && g.peak > maxReused {
 		g.items, g.peak, g.delays = map[N]*item[T, K, N, V]{}, 0, nil
 	}
+	it.flow.leave()
 	*it = item[T, K, N, V]{}
 	q.free.Put(it)
 }

@@ -91,7 +91,7 @@ func TestAddAfter_IsNotPostponedByTheBackgroundLane(t *testing.T) {
 		if waited := time.Since(began); waited < time.Second || waited > 1010*time.Millisecond {
 			t.Fatalf("the retry ran after %s, want 1s", waited)
 		}
-		q.Cancel()
+		stopAll(q)
 	})
 }
 
@@ -139,13 +139,13 @@ func TestClose_DropsAllItemsExceptRunningOnes(t *testing.T) {
 			t.Fatal("a closed group accepted an item")
 		}
 
-		again := q.Open("a", "again", Limits{}, nil)
+		again := q.Open("a", "again", testOptions{})
 		again.Add(Live, "a/running")
 		if q.Len() != 0 {
-			t.Fatal("an item is waiting although it is still running for an earlier session")
+			t.Fatal("an item is waiting although it is still running for an earlier opening")
 		}
 		q.Done("a/running")
-		if item, value, _, _ := q.Next(); item != "a/running" || value != "again" {
+		if item, value, _, _ := q.Next(nil); item != "a/running" || value != "again" {
 			t.Fatalf("got item %s with value %s", item, value)
 		}
 		again.Close()
@@ -174,13 +174,13 @@ func TestGroup_InvalidHandleHasNoEffect(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				q := newTestQueue()
 				early, late := &countingLimiter{}, &countingLimiter{}
-				old := q.Open("a", "old", Limits{}, early)
+				old := q.Open("a", "old", testOptions{Limiter: early})
 				q.Add("a/1")
 				next(t, q)
 				if closes {
 					old.Close()
 				}
-				current := q.Open("a", "current", Limits{}, late)
+				current := q.Open("a", "current", testOptions{Limiter: late})
 				q.AddAfter("a/1", 0)
 				q.AddAfter("a/1", time.Second)
 				q.AddRateLimited("a/1")
@@ -195,7 +195,7 @@ func TestGroup_InvalidHandleHasNoEffect(t *testing.T) {
 				old.Forget("a/1")
 				old.Add(Live, "a/1", "a/2")
 				old.Pause()
-				old.Configure(Limits{}, early)
+				old.Configure(testOptions{Limiter: early})
 				old.Close()
 				requireStats(t, old, Stats{})
 				requireStats(t, current, Stats{Running: 1})
@@ -207,7 +207,7 @@ func TestGroup_InvalidHandleHasNoEffect(t *testing.T) {
 				q.Done("a/1")
 				time.Sleep(time.Second)
 				synctest.Wait()
-				if item, value, _, _ := q.Next(); item != "a/1" || value != "current" {
+				if item, value, _, _ := q.Next(nil); item != "a/1" || value != "current" {
 					t.Fatalf("got item %s with value %s", item, value)
 				}
 			})
@@ -219,8 +219,8 @@ func TestGroup_UsesTheRateLimiterOfItsHandle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
 		a, b := &countingLimiter{delay: time.Second, queue: q}, &countingLimiter{delay: time.Minute, queue: q}
-		group := q.Open("a", "a", Limits{}, a)
-		q.Open("b", "b", Limits{}, b)
+		group := q.Open("a", "a", testOptions{Limiter: a})
+		q.Open("b", "b", testOptions{Limiter: b})
 		q.AddRateLimited("a/1")
 		group.AddRateLimited("a/2")
 		q.AddRateLimited("b/1")
@@ -241,7 +241,7 @@ func TestGroup_UsesTheRateLimiterOfItsHandle(t *testing.T) {
 			}
 		}
 		other := &countingLimiter{}
-		group.Configure(Limits{}, other)
+		group.Configure(testOptions{Limiter: other})
 		group.AddRateLimited("a/1")
 		if other.when != 1 || a.when != 2 || q.Len() != 1 {
 			t.Fatalf("%d items are waiting after the rate limiter was replaced, want 1", q.Len())
@@ -250,4 +250,20 @@ func TestGroup_UsesTheRateLimiterOfItsHandle(t *testing.T) {
 			t.Fatalf("got %d requeues in an unknown group, want 0", n)
 		}
 	})
+}
+
+// The value tells a worker whether the item was handed out before the group was stopped.
+func TestStart_SetsTheValueOfItemsThatAreHandedOutFromThenOn(t *testing.T) {
+	q := newTestQueue()
+	group := q.Open("a", "opened", testOptions{})
+	group.Add(Live, "a/1")
+	if item, value, _, _ := q.Next(nil); item != "a/1" || value != "opened" {
+		t.Errorf("got item %s with value %s", item, value)
+	}
+	group.Stop()
+	group.Start("started again")
+	group.Add(Live, "a/2")
+	if item, value, _, _ := q.Next(nil); item != "a/2" || value != "started again" {
+		t.Errorf("got item %s with value %s", item, value)
+	}
 }

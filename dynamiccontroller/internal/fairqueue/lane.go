@@ -5,66 +5,78 @@ import (
 	"time"
 )
 
-// addLocked adds the item to the lane. A queued item can only move from the background to the live lane.
-func (q *Queue[T, K, N, V]) addLocked(g *group[T, K, N, V], name N, lane Lane, now time.Duration) {
+// addLocked adds the item to the lane. A queued item can only move from the background to the live lane. flowName is
+// the name of the item's flow. It is not used if the group already contains the item.
+func (q *Queue[T, K, N, V]) addLocked(
+	g *group[T, K, N, V], name N, flowName string, lane Lane, now time.Duration,
+) {
 	it := g.items[name]
 	switch {
 	case it == nil && lane == Background:
-		g.items[name] = g.background.push(name, now)
+		f := g.flows.enter(flowName)
+		g.items[name] = f.background.push(f, name, now)
 		q.waiting++
+		g.waiting[Background]++
+		g.placeFlow(f)
 		q.placeLocked(g)
 		return
 	case it != nil && it.queued && it.lane <= lane:
 		return
 	}
-	it = q.itemLocked(g, name)
+	it = q.itemLocked(g, name, flowName)
 	if lane == Live {
-		q.endDelayLocked(g, it)
+		q.skipDelayLocked(g, it)
 	}
 	moves := it.queued
 	it.queued, it.lane = true, lane
-	if it.session != nil { // Done will add it to the lane
+	if it.running() { // Done will add it to the lane
 		return
 	}
 	if moves {
 		q.waiting--
-		g.leaveBackgroundLocked()
+		g.leaveBackgroundLocked(it.flow)
 	}
 	q.pushLocked(g, it, now)
 }
 
-// pushLocked adds the item to the end of its lane.
+// pushLocked adds the item to the end of its flow's lane.
 func (q *Queue[T, K, N, V]) pushLocked(g *group[T, K, N, V], it *item[T, K, N, V], now time.Duration) {
 	it.since = now
 	if it.lane == Live {
-		g.live.pushBack(&it.element)
+		it.flow.live.pushBack(&it.element)
 	} else {
-		g.background.push(it.name, now)
+		it.flow.background.push(it.flow, it.name, now)
 	}
 	q.waiting++
+	g.waiting[it.lane]++
+	g.placeFlow(it.flow)
 	q.placeLocked(g)
 }
 
-// leaveBackgroundLocked must be called when an item has left the background lane. It removes stale entries from the
-// head of the lane, so that the first entry always belongs to a waiting item.
-func (g *group[T, K, N, V]) leaveBackgroundLocked() {
-	b := &g.background
+// leaveBackgroundLocked must be called when an item has left the background lane of the flow. It removes stale entries
+// from the head of the lane, so that the first entry always belongs to a waiting item.
+func (g *group[T, K, N, V]) leaveBackgroundLocked(f *flow[T, K, N, V]) {
+	g.waiting[Background]--
+	b := &f.background
 	if b.len--; b.len == 0 {
 		b.batches = nil
 	}
-	for len(b.batches) > 0 {
-		first := b.batches[0]
-		it := g.items[first.names[0]]
-		if it != nil && it.queued && it.lane == Background && it.session == nil && it.since == first.since {
-			return
-		}
+	for len(b.batches) > 0 && !g.waitsIn(b.batches[0].item, b.batches[0].names[0]) {
 		b.pop()
 	}
+	g.placeFlow(f)
 }
 
-// backlog is the background lane of a group. It is kept small because an initial list adds every object of a type to
-// it. Names that are added at the same time form a batch. Its items share one struct until they are handed out, delayed
-// or moved to the live lane. A moved item leaves a stale entry, which stays until it reaches the head.
+// waitsIn reports whether the item with this name waits in the background lane because of its entry in the batch that
+// shares the given item.
+func (g *group[T, K, N, V]) waitsIn(shared *item[T, K, N, V], name N) bool {
+	it := g.items[name]
+	return it != nil && it.queued && it.lane == Background && !it.running() && it.since == shared.since
+}
+
+// backlog is the background lane of a flow. It is kept small because an initial list adds every object of a type to it.
+// Names that are added at the same time form a batch. Its items share one struct until they are handed out, delayed or
+// moved to the live lane. A moved item leaves a stale entry, which stays until it reaches the head.
 type backlog[T, K, N comparable, V any] struct {
 	batches []batch[T, K, N, V]
 	len     int // the number of waiting items
@@ -75,11 +87,11 @@ type batch[T, K, N comparable, V any] struct {
 	names             []N // not empty
 }
 
-// push adds an entry to the end of the lane. It returns the shared item of the entry's batch.
-func (b *backlog[T, K, N, V]) push(name N, now time.Duration) *item[T, K, N, V] {
+// push adds an entry to the end of the lane of f. It returns the shared item of the entry's batch.
+func (b *backlog[T, K, N, V]) push(f *flow[T, K, N, V], name N, now time.Duration) *item[T, K, N, V] {
 	last := len(b.batches) - 1
 	if last < 0 || b.batches[last].since != now {
-		shared := &item[T, K, N, V]{shared: true, queued: true, lane: Background, since: now}
+		shared := &item[T, K, N, V]{flow: f, shared: true, queued: true, lane: Background, since: now}
 		b.batches, last = append(b.batches, batch[T, K, N, V]{item: shared}), last+1
 	}
 	b.batches[last].names = append(b.batches[last].names, name)
@@ -132,6 +144,9 @@ func (l *list[E]) remove(e *element[E]) {
 		l.head = nil
 	}
 }
+
+// rotate moves the first element to the end.
+func (l *list[E]) rotate() { l.head = l.head.next }
 
 func (l *list[E]) all() iter.Seq[E] {
 	return func(yield func(E) bool) {

@@ -16,6 +16,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type (
 	testQueue = Queue[string, string, string, string]
 	testGroup = Group[string, string, string, string]
+
+	testOptions = Options[string, string]
 )
 
 func groupOf(item string) string {
@@ -33,7 +35,7 @@ func newTestQueue() *testQueue { return New[string, string, string, string](grou
 func open(q *testQueue, groups ...string) map[string]testGroup {
 	opened := map[string]testGroup{}
 	for _, g := range groups {
-		opened[g] = q.Open(g, g, Limits{}, nil)
+		opened[g] = q.Open(g, g, testOptions{})
 	}
 	return opened
 }
@@ -59,6 +61,20 @@ func process(t *testing.T, q *testQueue) string {
 	return item
 }
 
+// stopAll stops all groups and shuts down the queue.
+func stopAll(q *testQueue) {
+	q.mu.Lock()
+	openings := []testGroup{}
+	for _, g := range q.groups {
+		openings = append(openings, testGroup{q, g.opening})
+	}
+	q.mu.Unlock()
+	for _, group := range openings {
+		group.Stop()
+	}
+	q.ShutDown()
+}
+
 // workers process items of a queue in a synctest bubble. An item is running until finish is called.
 type workers struct {
 	q       *testQueue
@@ -70,7 +86,7 @@ type workers struct {
 func newWorkers(t *testing.T, q *testQueue) *workers {
 	w := &workers{q: q, running: map[string]chan struct{}{}}
 	t.Cleanup(func() {
-		q.Cancel()
+		stopAll(q)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, finished := range w.running {

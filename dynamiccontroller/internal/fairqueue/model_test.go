@@ -13,7 +13,6 @@ type model struct {
 	ring    []string
 	running map[string]modelRun
 	idle    int
-	term    int       // number of calls to Restart
 	handed  []string  // items handed out since the last comparison
 	due     time.Time // due time of the delay that tick is processing; otherwise zero
 }
@@ -26,76 +25,108 @@ func (m *model) now() time.Time {
 }
 
 type modelRun struct {
-	term    int // the term in which the item was handed out
-	session int
+	left    bool // the group was stopped while the item was running
+	opening int
 	began   time.Time
 }
 
 type modelGroup struct {
-	open, paused, returned bool
-	session                int
-	limits                 Limits
-	lanes                  [2][]string
-	since                  map[string]time.Time // when each item was added to its lane
-	again                  map[string]Lane
-	due                    map[string]time.Time
-	liveTurns, credit      int
+	open, paused, stopped bool
+	returned              bool
+	opening               int
+	options               testOptions
+	lanes                 [2][]string
+	turns                 [2][]string          // flows with items to hand out
+	since                 map[string]time.Time // when each item was added to its lane
+	again                 map[string]Lane
+	due                   map[string]time.Time
+	liveTurns, credit     int
+	liveTurnsOf           map[string]int // by flow
 }
 
 func newModel() *model {
 	return &model{groups: map[string]*modelGroup{}, running: map[string]modelRun{}}
 }
 
-// runs returns how many of the group's items are running, and when the oldest of them began to run.
-func (m *model) runs(group string) (n int, oldest time.Time) {
+// runs returns how many of the group's items are running, and when the oldest of them began to run. It also returns how
+// many others have been running since before the group was stopped.
+func (m *model) runs(group string) (n int, oldest time.Time, left int) {
 	oldest = time.Now()
 	for item, run := range m.running {
-		if groupOf(item) == group {
+		switch {
+		case groupOf(item) != group:
+		case run.left:
+			left++
+		default:
 			n++
 			if run.began.Before(oldest) {
 				oldest = run.began
 			}
 		}
 	}
-	return n, oldest
-}
-
-// busy returns the number of items that were handed out since Restart and are running.
-func (m *model) busy() (n int) {
-	for _, run := range m.running {
-		if run.term == m.term {
-			n++
-		}
-	}
-	return n
+	return n, oldest, left
 }
 
 // allowed implements the dynamic threshold.
 func (m *model) allowed(group string) bool {
-	n, oldest := m.runs(group)
+	n, oldest, _ := m.runs(group)
 	alpha := 8
 	if !m.groups[group].returned || time.Since(oldest) > time.Second {
 		alpha = 1
 	}
-	return m.busy() == 0 || n < alpha*m.idle && (n == 0 || m.idle > 1)
+	return n < alpha*m.idle && (n == 0 || m.idle > 1)
 }
 
 // place updates the ring after a change to the group.
 func (m *model) place(group string) {
 	g := m.groups[group]
-	n, _ := m.runs(group)
-	eligible := g.open && !g.paused && len(g.lanes[0])+len(g.lanes[1]) > 0 &&
-		(g.limits.Concurrency == 0 || n < g.limits.Concurrency)
+	n, _, left := m.runs(group)
+	m.placeFlows(group)
+	eligible := g.open && !g.paused && len(g.turns[0])+len(g.turns[1]) > 0 &&
+		(g.options.Concurrency == 0 || n+left < g.options.Concurrency)
 	at := slices.Index(m.ring, group)
 	switch {
-	case eligible && at < 0 && g.credit > 0 && g.credit < g.limits.Weight:
+	case eligible && at < 0 && g.credit > 0 && g.credit < g.options.Weight:
 		m.ring = append([]string{group}, m.ring...)
 	case eligible && at < 0:
 		m.ring = append(m.ring, group)
-		g.credit = g.limits.Weight
+		g.credit = g.options.Weight
 	case !eligible && at >= 0:
 		m.ring = slices.Delete(m.ring, at, at+1)
 	}
+}
+
+// placeFlows updates the rings of the group's flows.
+func (m *model) placeFlows(group string) {
+	g := m.groups[group]
+	for lane, items := range g.lanes {
+		var eligible []string
+		for _, item := range items {
+			flow := g.flowOf(item)
+			running := 0
+			for other := range m.running {
+				if groupOf(other) == group && g.flowOf(other) == flow {
+					running++
+				}
+			}
+			if limit := g.options.FlowConcurrency; limit == 0 || running < limit {
+				eligible = append(eligible, flow)
+			}
+		}
+		g.turns[lane] = slices.DeleteFunc(g.turns[lane], func(flow string) bool { return !slices.Contains(eligible, flow) })
+		for _, flow := range eligible {
+			if !slices.Contains(g.turns[lane], flow) {
+				g.turns[lane] = append(g.turns[lane], flow)
+			}
+		}
+	}
+}
+
+func (g *modelGroup) flowOf(item string) string {
+	if g.options.FlowsOf == nil {
+		return ""
+	}
+	return g.options.FlowsOf([]string{item})[0]
 }
 
 // handOut hands out items to idle workers until no group is allowed to take one.
@@ -112,18 +143,32 @@ func (m *model) handOut() {
 func (m *model) handOutOf(name string) {
 	g := m.groups[name]
 	lane := Live
-	switch {
-	case len(g.lanes[Background]) == 0:
-		g.liveTurns = 0
-	case len(g.lanes[Live]) == 0 || g.liveTurns == backgroundShare-1:
-		lane, g.liveTurns = Background, 0
-	default:
-		g.liveTurns++
+	if len(g.turns[Live]) == 0 || len(g.turns[Background]) > 0 && g.liveTurns >= backgroundShare-1 {
+		lane = Background
 	}
-	item := g.lanes[lane][0]
-	g.lanes[lane] = g.lanes[lane][1:]
-	delete(g.due, item)
-	m.running[item] = modelRun{session: g.session, began: time.Now(), term: m.term}
+	flow := g.turns[lane][0]
+	g.turns[lane] = append(g.turns[lane][1:], flow)
+	inFlow := func(item string) bool { return g.flowOf(item) == flow }
+	waiting := [2]bool{slices.ContainsFunc(g.lanes[Live], inFlow), slices.ContainsFunc(g.lanes[Background], inFlow)}
+	lane = Live
+	if !waiting[Live] || waiting[Background] && g.liveTurnsOf[flow] >= backgroundShare-1 {
+		lane = Background
+	}
+	g.liveTurns++
+	g.liveTurnsOf[flow]++
+	if lane == Background || len(g.lanes[Background]) == 0 {
+		g.liveTurns = 0
+	}
+	if lane == Background || !waiting[Background] {
+		g.liveTurnsOf[flow] = 0
+	}
+	at := slices.IndexFunc(g.lanes[lane], inFlow)
+	item := g.lanes[lane][at]
+	g.lanes[lane] = slices.Delete(g.lanes[lane], at, at+1)
+	if !g.options.KeepDelays {
+		delete(g.due, item)
+	}
+	m.running[item] = modelRun{opening: g.opening, began: time.Now()}
 	m.handed = append(m.handed, handout(item, m.now().Sub(g.since[item])))
 	m.idle--
 	if g.credit--; g.credit == 0 || len(g.lanes[0])+len(g.lanes[1]) == 0 {
@@ -135,19 +180,21 @@ func (m *model) handOutOf(name string) {
 
 func (m *model) add(item string, lane Lane) {
 	g := m.groups[groupOf(item)]
-	if !g.open {
+	if !g.open || g.stopped {
 		return
 	}
-	if lane == Live {
+	before, again := g.again[item]
+	queued := again && before == Live || slices.Contains(g.lanes[Live], item)
+	if expired := !m.due.IsZero(); expired || lane == Live && !queued && !g.options.KeepDelays {
 		delete(g.due, item)
 	}
 	if _, running := m.running[item]; running {
-		if before, again := g.again[item]; !again || lane < before {
+		if !again || lane < before {
 			g.again[item] = lane
 		}
 		return
 	}
-	if slices.Contains(g.lanes[Live], item) {
+	if queued {
 		return
 	}
 	if at := slices.Index(g.lanes[Background], item); at >= 0 {
@@ -166,10 +213,10 @@ func (m *model) push(item string, lane Lane) {
 	g.since[item] = m.now()
 }
 
-// addAfter delays the item as AddAfter does on a handle from the given session.
-func (m *model) addAfter(item string, d time.Duration, session int) {
+// addAfter delays the item as AddAfter does on a handle from the given opening.
+func (m *model) addAfter(item string, d time.Duration, opening int) {
 	g := m.groups[groupOf(item)]
-	if !g.open || g.session != session {
+	if !g.open || g.stopped || g.opening != opening {
 		return
 	}
 	if d <= 0 {
@@ -177,7 +224,7 @@ func (m *model) addAfter(item string, d time.Duration, session int) {
 		return
 	}
 	lane, again := g.again[item]
-	if again && lane == Live || slices.Contains(g.lanes[Live], item) {
+	if !g.options.KeepDelays && (again && lane == Live || slices.Contains(g.lanes[Live], item)) {
 		return
 	}
 	due := time.Now().Add(d)
@@ -186,12 +233,12 @@ func (m *model) addAfter(item string, d time.Duration, session int) {
 	}
 }
 
-// sessionOf returns the session that is used when one of the queue's own methods is called with the item.
-func (m *model) sessionOf(item string) int {
+// openingOf returns the opening that is used when one of the queue's own methods is called with the item.
+func (m *model) openingOf(item string) int {
 	if run, running := m.running[item]; running {
-		return run.session
+		return run.opening
 	}
-	return m.groups[groupOf(item)].session
+	return m.groups[groupOf(item)].opening
 }
 
 // tick adds and hands out the items that are due, in the order of their due times.
@@ -223,7 +270,7 @@ func (m *model) done(item string) {
 	}
 	delete(m.running, item)
 	g := m.groups[groupOf(item)]
-	g.returned = g.returned || run.session == g.session
+	g.returned = g.returned || run.opening == g.opening
 	if lane, again := g.again[item]; again {
 		delete(g.again, item)
 		m.push(item, lane)
@@ -231,39 +278,58 @@ func (m *model) done(item string) {
 	m.place(groupOf(item))
 }
 
-func (m *model) open(name string, limits Limits) {
+func (m *model) open(name string, options testOptions) {
 	before := m.groups[name]
-	g := &modelGroup{open: true, limits: limits}
+	g := &modelGroup{open: true, options: options}
 	if before != nil {
-		g.session = before.session + 1
+		g.opening = before.opening + 1
 	}
 	m.groups[name] = g
 	m.clear(name)
 }
 
+// configure replaces the group's options. Flows take their turns in the order of their first items.
+func (m *model) configure(name string, options testOptions) {
+	g := m.groups[name]
+	if g.options.FlowsOf != nil || options.FlowsOf != nil {
+		g.turns, g.liveTurnsOf = [2][]string{}, map[string]int{}
+	}
+	g.options, g.credit = options, min(g.credit, options.Weight)
+	m.place(name)
+}
+
 func (m *model) clear(name string) {
 	g := m.groups[name]
-	g.lanes, g.liveTurns, g.credit = [2][]string{}, 0, 0
+	g.lanes, g.turns, g.liveTurns, g.credit = [2][]string{}, [2][]string{}, 0, 0
+	g.liveTurnsOf = map[string]int{}
 	g.again, g.due, g.since = map[string]Lane{}, map[string]time.Time{}, map[string]time.Time{}
 	m.place(name)
 }
 
-// cancel drops all items that are not running. It returns the dropped items and any running items that were added
-// again, but omits items that were only added to the background lane.
-func (m *model) cancel() (dropped []string) {
-	for name, g := range m.groups {
-		dropped = append(dropped, g.lanes[Live]...)
-		for item, lane := range g.again {
-			if lane == Live {
-				dropped = append(dropped, item)
-			}
+// stop stops a group and drops all its items that are not running. It returns the dropped items and any running items
+// that were added again, but omits items that were only added to the background lane.
+func (m *model) stop(name string, opening int) (dropped []string) {
+	g := m.groups[name]
+	for item, run := range m.running {
+		if groupOf(item) == name && run.opening == opening {
+			run.left = true
+			m.running[item] = run
 		}
-		dropped = slices.AppendSeq(dropped, maps.Keys(g.due))
-		m.clear(name)
 	}
-	m.idle = 0
+	if !g.open || opening != g.opening {
+		return nil
+	}
+	dropped = slices.Clone(g.lanes[Live])
+	for item, lane := range g.again {
+		if lane == Live {
+			dropped = append(dropped, item)
+		}
+	}
+	dropped = slices.AppendSeq(dropped, maps.Keys(g.due))
 	slices.Sort(dropped)
-	return dropped
+	g.stopped = true
+	m.clear(name)
+	return slices.Compact(dropped)
 }
 
 func (m *model) stats(name string) Stats {
@@ -271,8 +337,8 @@ func (m *model) stats(name string) Stats {
 	if !g.open {
 		return Stats{}
 	}
-	n, _ := m.runs(name)
-	s := Stats{Live: len(g.lanes[Live]), Background: len(g.lanes[Background]), Delayed: len(g.due), Running: n}
+	n, _, left := m.runs(name)
+	s := Stats{Live: len(g.lanes[Live]), Background: len(g.lanes[Background]), Delayed: len(g.due), Running: n + left}
 	for _, items := range g.lanes {
 		if len(items) > 0 {
 			s.Oldest = max(s.Oldest, time.Since(g.since[items[0]]))
@@ -281,8 +347,8 @@ func (m *model) stats(name string) Stats {
 	return s
 }
 
-// known returns the number of the group's items that are waiting, delayed or running.
-func (m *model) known(name string) int {
+// all returns the group's items that are waiting, delayed or running.
+func (m *model) all(name string) map[string]bool {
 	g, items := m.groups[name], map[string]bool{}
 	for item := range m.running {
 		if groupOf(item) == name {
@@ -292,7 +358,7 @@ func (m *model) known(name string) int {
 	for _, item := range slices.Concat(g.lanes[Live], g.lanes[Background], slices.Collect(maps.Keys(g.due))) {
 		items[item] = true
 	}
-	return len(items)
+	return items
 }
 
 // handout formats an item that was handed out and its waiting time.

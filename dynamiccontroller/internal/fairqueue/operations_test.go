@@ -18,7 +18,7 @@ import (
 type pair struct {
 	q       *testQueue
 	m       *model
-	opened  map[string][]testGroup // all sessions of each group
+	opened  map[string][]testGroup // all openings of each group
 	waits   int
 	mu      sync.Mutex // guards handed
 	handed  []string   // items handed out since the last comparison
@@ -28,17 +28,17 @@ type pair struct {
 func newPair(groups []string) *pair {
 	p := &pair{q: newTestQueue(), m: newModel(), opened: map[string][]testGroup{}}
 	for _, g := range groups {
-		p.open(g, Limits{Weight: 1})
+		p.open(g, testOptions{Weight: 1})
 	}
 	return p
 }
 
-func (p *pair) open(name string, limits Limits) {
-	p.opened[name] = append(p.opened[name], p.q.Open(name, name, limits, nil))
-	p.m.open(name, limits)
+func (p *pair) open(name string, options testOptions) {
+	p.opened[name] = append(p.opened[name], p.q.Open(name, name, options))
+	p.m.open(name, options)
 }
 
-func (p *pair) current(name string) testGroup { return p.opened[name][p.m.groups[name].session] }
+func (p *pair) current(name string) testGroup { return p.opened[name][p.m.groups[name].opening] }
 
 // next starts another worker, which waits for one item, unless there are already enough workers.
 func (p *pair) next(t *rapid.T) {
@@ -47,7 +47,7 @@ func (p *pair) next(t *rapid.T) {
 	}
 	p.m.idle++
 	p.workers.Go(func() {
-		item, value, waited, shutdown := p.q.Next()
+		item, value, waited, shutdown := p.q.Next(nil)
 		if shutdown {
 			return
 		}
@@ -60,20 +60,20 @@ func (p *pair) next(t *rapid.T) {
 	})
 }
 
-func (p *pair) addAfter(item string, d time.Duration, session string, choice int) {
+func (p *pair) addAfter(item string, d time.Duration, opening string, choice int) {
 	if d > 0 {
 		// The order of items that are due at the same time is undefined.
 		p.waits++
 		d += time.Duration(p.waits) * time.Nanosecond
 	}
-	switch session {
+	switch opening {
 	case "queue":
 		p.q.AddAfter(item, d)
-		p.m.addAfter(item, d, p.m.sessionOf(item))
+		p.m.addAfter(item, d, p.m.openingOf(item))
 	default:
-		sessions := p.opened[groupOf(item)]
-		choice %= len(sessions)
-		sessions[choice].AddAfter(item, d)
+		openings := p.opened[groupOf(item)]
+		choice %= len(openings)
+		openings[choice].AddAfter(item, d)
 		p.m.addAfter(item, d, choice)
 	}
 }
@@ -85,16 +85,14 @@ func (p *pair) sleep(d time.Duration) {
 	p.m.tick()
 }
 
-func (p *pair) cancelAndRestart(t *rapid.T) {
-	want := p.m.cancel()
-	got := p.q.Cancel()
+// stop stops a group through the handle of one of its openings.
+func (p *pair) stop(t *rapid.T, name string, opening int) {
+	want := p.m.stop(name, opening)
+	got := p.opened[name][opening].Stop()
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
 		t.Fatalf("dropped %v, want %v", got, want)
 	}
-	p.workers.Wait()
-	p.q.Restart()
-	p.m.term++
 }
 
 // check compares the queue and the model. It fails if an item is waiting although an idle worker could take it, because
@@ -132,12 +130,47 @@ func (p *pair) check(t *rapid.T) {
 
 func (p *pair) checkGroupsLocked(t *rapid.T) {
 	for name, g := range p.q.groups {
-		if want := p.m.known(name); len(g.items) != want {
+		if want := len(p.m.all(name)); len(g.items) != want {
 			t.Fatalf("group %s tracks %d items, want %d", name, len(g.items), want)
 		}
-		if g.background.len == 0 && g.background.batches != nil {
-			t.Fatalf("group %s has an empty background lane, but still a list of %d batches", name, len(g.background.batches))
+		p.checkFlowsLocked(t, name, g)
+	}
+}
+
+// checkFlowsLocked compares the flows of a group, and checks that empty ones leave nothing.
+func (p *pair) checkFlowsLocked(t *rapid.T, name string, g *group[string, string, string, string]) {
+	m := p.m.groups[name]
+	want, running := map[string]int{}, map[string]int{}
+	for item := range p.m.all(name) {
+		want[m.flowOf(item)]++
+		if _, runs := p.m.running[item]; runs {
+			running[m.flowOf(item)]++
 		}
+	}
+	got, waiting := map[string]int{}, [2]int{}
+	for f := range g.flows.all() {
+		if f.items > 0 || m.options.FlowsOf != nil {
+			got[f.name] = f.items
+		}
+		if m.open && f.running != running[f.name] {
+			t.Fatalf("flow %s/%s has %d running items, want %d", name, f.name, f.running, running[f.name])
+		}
+		for lane, n := range [2]int{f.live.len, f.background.len} {
+			waiting[lane] += n
+			if m.open && (f.turns[lane].next != nil) != slices.Contains(m.turns[lane], f.name) {
+				t.Fatalf("flow %s/%s is in the ring of lane %d, or is not, unlike in %q", name, f.name, lane, m.turns[lane])
+			}
+		}
+		if f.background.len == 0 && f.background.batches != nil {
+			t.Fatalf("flow %s/%s has an empty background lane, but still a list of %d batches", name, f.name,
+				len(f.background.batches))
+		}
+	}
+	if waiting != g.waiting {
+		t.Fatalf("group %s has %v waiting items, its flows have %v", name, g.waiting, waiting)
+	}
+	if m.open && !maps.Equal(got, want) {
+		t.Fatalf("group %s has the flows %v, want %v", name, got, want)
 	}
 }
 
@@ -173,13 +206,14 @@ func (p *pair) operations(groups, items []string) map[string]func(*rapid.T) {
 					p.m.add(i, Live)
 					synctest.Wait()
 					p.m.handOut()
+					p.sleep(time.Nanosecond) // the order of items that are added at the same time can change with the flows
 				}
 			}
 		},
 		"add after": func(t *rapid.T) {
 			d := time.Duration(rapid.IntRange(0, 20).Draw(t, "microseconds")) * time.Microsecond
-			session := rapid.SampledFrom([]string{"queue", "group"}).Draw(t, "through")
-			p.addAfter(item.Draw(t, "item"), d, session, rapid.IntRange(0, 5).Draw(t, "session"))
+			opening := rapid.SampledFrom([]string{"queue", "group"}).Draw(t, "through")
+			p.addAfter(item.Draw(t, "item"), d, opening, rapid.IntRange(0, 5).Draw(t, "opening"))
 		},
 		"sleep": func(t *rapid.T) {
 			p.sleep(time.Duration(rapid.IntRange(1, 5).Draw(t, "microseconds")) * time.Microsecond)
@@ -193,37 +227,45 @@ func (p *pair) operations(groups, items []string) map[string]func(*rapid.T) {
 	}
 }
 
-// changeGroup calls a method of one of the group's handles, opens the group again or, rarely, cancels the queue.
+// changeGroup calls a method of one of the group's handles, or opens the group again.
 func (p *pair) changeGroup(t *rapid.T, name string) {
-	g, sessions := p.m.groups[name], p.opened[name]
-	session := rapid.IntRange(max(0, len(sessions)-2), len(sessions)-1).Draw(t, "session")
-	current := g.open && session == g.session
-	limits := Limits{
+	g, openings := p.m.groups[name], p.opened[name]
+	opening := rapid.IntRange(max(0, len(openings)-2), len(openings)-1).Draw(t, "opening")
+	current := g.open && opening == g.opening
+	options := testOptions{
 		Weight:      rapid.IntRange(1, 3).Draw(t, "weight"),
 		Concurrency: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "concurrency"),
 	}
-	switch rapid.IntRange(0, 9).Draw(t, "change") {
+	if flows := rapid.SampledFrom([]int{0, 0, 1, 2, 3, 8}).Draw(t, "flows"); flows > 0 {
+		options.FlowsOf = each(func(item string) string { return fmt.Sprint(int(item[len(item)-1]) % flows) })
+	}
+	options.KeepDelays = rapid.SampledFrom([]bool{false, false, true}).Draw(t, "keep delays")
+	options.FlowConcurrency = rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "flow concurrency")
+	switch rapid.IntRange(0, 11).Draw(t, "change") {
 	case 0, 1, 2:
-		sessions[session].Configure(limits, nil)
+		openings[opening].Configure(options)
 		if current {
-			g.limits, g.credit = limits, min(g.credit, limits.Weight)
+			p.m.configure(name, options)
 		}
 	case 3, 4:
-		sessions[session].Pause()
+		openings[opening].Pause()
 		g.paused = g.paused || current
 	case 5, 6:
-		sessions[session].Resume()
+		openings[opening].Resume()
 		g.paused = g.paused && !current
 	case 7:
-		sessions[session].Close()
+		openings[opening].Close()
 		if current {
 			g.open = false
 			p.m.clear(name)
 		}
 	case 8:
-		p.open(name, limits)
+		p.open(name, options)
+	case 9:
+		p.stop(t, name, opening)
 	default:
-		p.cancelAndRestart(t)
+		openings[opening].Start(name)
+		g.stopped, g.returned = g.stopped && !current, g.returned && !current
 	}
 	p.m.place(name)
 }
@@ -250,7 +292,7 @@ func TestQueue_BehavesLikeTheModel(t *testing.T) {
 				sequences++
 				p := newPair(groups)
 				defer p.workers.Wait()
-				defer p.q.Cancel()
+				defer stopAll(p.q)
 				t.Repeat(p.operations(groups, items))
 			})
 		}

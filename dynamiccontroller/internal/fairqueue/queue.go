@@ -2,6 +2,7 @@ package fairqueue
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
@@ -17,12 +18,24 @@ const (
 	Background
 )
 
-// Limits restricts a group's share of the workers.
-type Limits struct {
+// Options determines how the items of a group are handed out.
+type Options[T, N comparable] struct {
 	// Weight is the number of items that are handed out per turn. Defaults to 1.
 	Weight int
 	// Concurrency limits how many items run at once. The dynamic threshold applies as well. Defaults to no limit.
 	Concurrency int
+	// FlowsOf returns the names of the flows to which items of the group belong, one for each item. It must be a pure
+	// function. It is never called while the queue is locked. By default, the group has a single flow.
+	FlowsOf func([]N) []string
+	// FlowConcurrency limits how many items of each flow run at once. Defaults to no limit.
+	FlowConcurrency int
+	// KeepDelays keeps the delay of an item that is handed out or added to the live lane before the delay has expired, as
+	// client-go's queue does. By default, the delay is cancelled.
+	KeepDelays bool
+	// Limiter computes the delays for AddRateLimited. It must be safe for concurrent use. Pass a new limiter to each Open,
+	// so that earlier failures do not count. It is never called while the queue is locked. Defaults to client-go's
+	// DefaultTypedItemBasedRateLimiter.
+	Limiter workqueue.TypedRateLimiter[T]
 }
 
 // Queue hands out items of type T. Each item belongs to a group with a key of type K and a value of type V, and has a
@@ -33,7 +46,7 @@ type Queue[T, K, N comparable, V any] struct {
 	itemOf  func(K, N) T
 	created time.Time // times are stored as durations since then, because time.Since is faster than time.Now
 
-	// mu guards the fields below and the fields of groups, sessions and items. It is not held while user code is called,
+	// mu guards the fields below and the fields of groups, openings and items. It is not held while user code is called,
 	// except for groupOf, nameOf and itemOf.
 	mu        sync.Mutex
 	available sync.Cond // signals that an item can be handed out or that the queue shuts down
@@ -44,8 +57,6 @@ type Queue[T, K, N comparable, V any] struct {
 
 	waiting int  // items in lanes
 	running int  // items that were handed out and for which Done has not been called
-	busy    int  // running items handed out since the last Restart
-	term    int  // number of calls to Restart
 	idle    int  // goroutines in Next
 	waking  bool // a goroutine in Next was signalled and has not run yet
 	closed  bool // shut down and not restarted
@@ -72,11 +83,12 @@ func New[T, K, N comparable, V any](groupOf func(T) K, nameOf func(T) N, itemOf 
 // Add adds an item to the live lane of its group. The item is dropped if the group is not open.
 func (q *Queue[T, K, N, V]) Add(key T) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if g := q.groups[q.groupOf(key)]; g != nil && g.session != nil && !q.closed {
-		q.addLocked(g, q.nameOf(key), Live, q.now())
-		q.wakeLocked()
+	h := Group[T, K, N, V]{q: q}
+	if g := q.groups[q.groupOf(key)]; g != nil {
+		h.opening = g.opening
 	}
+	q.mu.Unlock()
+	h.Add(Live, q.nameOf(key))
 }
 
 // AddAfter calls [Group.AddAfter] on the current handle of the item's group or, if the item is running, on the handle
@@ -104,9 +116,9 @@ func (q *Queue[T, K, N, V]) groupFor(key T) Group[T, K, N, V] {
 	defer q.mu.Unlock()
 	h := Group[T, K, N, V]{q: q}
 	if g := q.groups[q.groupOf(key)]; g != nil {
-		h.session = g.session
-		if it := g.items[q.nameOf(key)]; it != nil && it.session != nil {
-			h.session = it.session
+		h.opening = g.opening
+		if it := g.items[q.nameOf(key)]; it != nil && it.running() && !it.isOf(g.opening) {
+			h.opening = nil
 		}
 	}
 	return h
@@ -114,18 +126,30 @@ func (q *Queue[T, K, N, V]) groupFor(key T) Group[T, K, N, V] {
 
 // Get is like Next, but does not return the value of the group.
 func (q *Queue[T, K, N, V]) Get() (key T, shutdown bool) {
-	key, _, _, shutdown = q.Next()
+	key, _, _, shutdown = q.Next(nil)
 	return key, shutdown
 }
 
 // Next blocks until it can return an item, the value of its group and the time the item waited in its lane. The caller
-// must call Done after processing the item. If shutdown is true, the queue is shut down and no items are waiting.
-func (q *Queue[T, K, N, V]) Next() (key T, value V, waited time.Duration, shutdown bool) {
+// must call Done after processing the item. If shutdown is true, the queue is shut down and no items are waiting, or
+// over, which can be nil, is true.
+//
+// A caller that shuts down the queue and may restart it at once must set over before. Otherwise, goroutines in Next can
+// miss the shutdown.
+func (q *Queue[T, K, N, V]) Next(over *atomic.Bool) (key T, value V, waited time.Duration, shutdown bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.idle++
-	g := q.pickLocked()
-	for ; g == nil; g = q.pickLocked() {
+	var g *group[T, K, N, V]
+	for {
+		if over != nil && over.Load() {
+			q.idle--
+			q.wakeLocked() // because this goroutine may have been woken for an item
+			return key, value, 0, true
+		}
+		if g = q.pickLocked(); g != nil {
+			break
+		}
 		if q.closed && q.waiting == 0 {
 			q.idle--
 			return key, value, 0, true
@@ -137,7 +161,7 @@ func (q *Queue[T, K, N, V]) Next() (key T, value V, waited time.Duration, shutdo
 	it, waited := q.takeLocked(g)
 	q.wakeLocked()
 	q.endShutDownLocked()
-	return q.itemOf(g.key, it.name), g.session.value, waited, false
+	return q.itemOf(g.key, it.name), g.opening.value, waited, false
 }
 
 // Done marks an item as processed. If the item was added again while it was running, it is handed out again.
@@ -149,24 +173,23 @@ func (q *Queue[T, K, N, V]) Done(key T) {
 		return
 	}
 	it := g.items[q.nameOf(key)]
-	if it == nil || it.session == nil {
+	if it == nil || !it.running() {
 		return
 	}
 	q.running--
-	if it.term == q.term {
-		q.busy--
+	g.runningOf(it).remove(&it.element)
+	if it.isOf(g.opening) {
+		g.opening.returned = true
 	}
-	g.running.remove(&it.element)
-	if it.session == g.session {
-		g.session.returned = true
-	}
-	it.session = nil
+	it.opening, it.left = 0, false
+	it.flow.running--
+	g.placeFlow(it.flow)
 	if it.queued {
 		q.pushLocked(g, it, q.now())
 	} else if !it.delayed() {
 		q.dropItemLocked(g, it)
 	}
-	if g.session == nil && g.running.len == 0 {
+	if g.opening == nil && g.runningLocked() == 0 {
 		delete(q.groups, g.key)
 	}
 	q.placeLocked(g)
@@ -187,6 +210,7 @@ func (q *Queue[T, K, N, V]) ShutDown() {
 	q.mu.Lock()
 	q.closed = true
 	q.dropDelaysLocked()
+	q.available.Broadcast() // also if items are waiting, for goroutines that no longer take any; see Next
 	q.endShutDownLocked()
 	q.mu.Unlock()
 	q.firing.Wait()
@@ -209,30 +233,11 @@ func (q *Queue[T, K, N, V]) ShuttingDown() bool {
 	return q.closed
 }
 
-// Cancel shuts down the queue and drops all items that are not running. Groups stay open. Cancel returns the dropped
-// items and any running items that were added again, but omits items that were only added to the background lane.
-func (q *Queue[T, K, N, V]) Cancel() (dropped []T) {
-	q.mu.Lock()
-	q.closed = true
-	for _, g := range q.groups {
-		for name, it := range g.items {
-			if it.delayed() || it.queued && it.lane == Live {
-				dropped = append(dropped, q.itemOf(g.key, name))
-			}
-		}
-		q.clearLocked(g)
-	}
-	q.mu.Unlock()
-	q.ShutDown()
-	return dropped
-}
-
 // Restart ends a shutdown. Items that are still running are not handed out again until Done is called for them.
 func (q *Queue[T, K, N, V]) Restart() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = false
-	q.term, q.busy = q.term+1, 0
 }
 
 // endShutDownLocked wakes the goroutines waiting for a shutdown to complete. It must be called when the number of

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,7 +97,7 @@ func TestShutDown_KeepsRunningItemsWithADelay(t *testing.T) {
 func TestShutDown_EndsIdleWorkersWhileTheLastItemIsRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
-		q.Open("a", "a", Limits{Concurrency: 1}, nil)
+		q.Open("a", "a", testOptions{Concurrency: 1})
 		w := newWorkers(t, q).start(4)
 		q.Add("a/1")
 		q.Add("a/2")
@@ -135,7 +136,7 @@ func TestNext_LosesNoWakeup(t *testing.T) {
 	const number, groups, items, rounds = 8, 4, 5, 2000
 	q := newTestQueue()
 	for g := range groups {
-		q.Open(fmt.Sprint(g), "", Limits{Concurrency: g}, nil)
+		q.Open(fmt.Sprint(g), "", testOptions{Concurrency: g})
 	}
 	var processed, running sync.Map // sets of items
 	var wg sync.WaitGroup
@@ -232,7 +233,7 @@ func heapSize() int64 {
 func TestGroup_KeepsItsItemsWhenLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
-		q.Open("a", "a", Limits{Concurrency: 2}, nil)
+		q.Open("a", "a", testOptions{Concurrency: 2})
 		w := newWorkers(t, q).start(4)
 		addMany(q, "a", 2000)
 		w.finish(t, "a/0")
@@ -247,4 +248,39 @@ func TestGroup_KeepsItsItemsWhenLarge(t *testing.T) {
 			t.Fatalf("%d items are waiting, want 1998", q.Len())
 		}
 	})
+}
+
+// The queue serves other workers at once, so that those that are over cannot see that it was shut down.
+func TestNext_ReturnsAfterAShutdownThatIsFollowedByARestart(t *testing.T) {
+	for name, waiting := range map[string]bool{"no item is waiting": false, "an item of a paused group is waiting": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := newTestQueue()
+				group := q.Open("a", "a", testOptions{})
+				if waiting {
+					group.Pause()
+					group.Add(Live, "a/1")
+				}
+				var over atomic.Bool
+				var ended sync.WaitGroup
+				for range 4 {
+					ended.Go(func() {
+						if item, _, _, shutdown := q.Next(&over); !shutdown {
+							t.Errorf("a worker that is over received the item %s", item)
+						}
+					})
+				}
+				synctest.Wait()
+				over.Store(true)
+				q.ShutDown()
+				q.Restart()
+				ended.Wait()
+				group.Resume()
+				group.Add(Live, "a/1")
+				if item := process(t, q); item != "a/1" {
+					t.Errorf("got item %s", item)
+				}
+			})
+		})
+	}
 }

@@ -25,13 +25,13 @@ func (q *Queue[T, K, N, V]) pickLocked() *group[T, K, N, V] {
 func (q *Queue[T, K, N, V]) allowedLocked(g *group[T, K, N, V]) bool {
 	running := g.running.len
 	switch {
-	case running == 0, q.busy == 0: // if busy is 0, all running items were handed out before the last Restart
+	case running == 0:
 		return true
 	case q.idle == 1:
 		return false
 	case running < q.idle:
 		return true
-	case running >= fastAlpha*q.idle || !g.session.returned:
+	case running >= fastAlpha*q.idle || !g.opening.returned:
 		return false
 	default:
 		return q.now()-g.running.head.value.since <= slowRun
@@ -50,29 +50,38 @@ func (q *Queue[T, K, N, V]) wakeLocked() {
 // takeLocked hands out the group's next item. The turn ends when the group runs out of credit or waiting items.
 func (q *Queue[T, K, N, V]) takeLocked(g *group[T, K, N, V]) (it *item[T, K, N, V], waited time.Duration) {
 	lane := Live
-	switch {
-	case g.background.len == 0:
-		g.liveTurns = 0
-	case g.live.len == 0 || g.liveTurns >= backgroundShare-1:
-		lane, g.liveTurns = Background, 0
-	default:
-		g.liveTurns++
+	if g.turns[Live].len == 0 || g.turns[Background].len > 0 && g.liveTurns >= backgroundShare-1 {
+		lane = Background
 	}
+	f := g.turns[lane].head.value
+	g.turns[lane].rotate()
+	switch due := f.liveTurns >= backgroundShare-1; {
+	case f.background.len == 0:
+		lane = Live
+	case f.live.len == 0 || due:
+		lane = Background
+	default:
+		lane = Live
+	}
+	g.liveTurns = countLive(g.liveTurns, lane, g.waiting[Background])
+	f.liveTurns = countLive(f.liveTurns, lane, f.background.len)
 	if lane == Live {
-		it = g.live.head.value
-		g.live.remove(&it.element)
+		it = f.live.head.value
+		f.live.remove(&it.element)
+		g.waiting[Live]--
 	} else {
-		it = q.itemLocked(g, g.background.pop())
+		it = q.itemLocked(g, f.background.pop(), f.name)
 		it.queued = false
-		g.leaveBackgroundLocked()
+		g.leaveBackgroundLocked(f)
 	}
 	q.waiting--
 	waited = q.now() - it.since
-	q.endDelayLocked(g, it)
-	it.queued, it.session, it.since, it.term = false, g.session, it.since+waited, q.term
+	q.skipDelayLocked(g, it)
+	it.queued, it.opening, it.since = false, g.opening.number, it.since+waited
 	g.running.pushBack(&it.element)
 	q.running++
-	q.busy++
+	f.running++
+	g.placeFlow(f)
 
 	g.credit--
 	if g.credit == 0 || g.waitingLocked() == 0 {
@@ -83,20 +92,29 @@ func (q *Queue[T, K, N, V]) takeLocked(g *group[T, K, N, V]) (it *item[T, K, N, 
 	return it, waited
 }
 
+// countLive returns the number of items taken from the live lane since the last one from the background lane, after an
+// item was taken. It is 0 if the background lane had no items.
+func countLive(before int, lane Lane, background int) int {
+	if lane == Background || background == 0 {
+		return 0
+	}
+	return before + 1
+}
+
 // placeLocked adds the group to the ring or removes it, as required. The group joins at the tail with credit for a new
 // turn, or at the head if its turn was interrupted.
 func (q *Queue[T, K, N, V]) placeLocked(g *group[T, K, N, V]) {
-	s := g.session
-	eligible := s != nil && !s.paused && g.waitingLocked() > 0 &&
-		(s.limits.Concurrency < 1 || g.running.len < s.limits.Concurrency)
+	s := g.opening
+	eligible := s != nil && !s.paused && g.turns[Live].len+g.turns[Background].len > 0 &&
+		(s.options.Concurrency < 1 || g.runningLocked() < s.options.Concurrency)
 	switch {
 	case eligible == (g.next != nil): // already in place
 	case !eligible:
 		q.ring.remove(&g.element)
-	case 0 < g.credit && g.credit < s.limits.Weight:
+	case 0 < g.credit && g.credit < s.options.Weight:
 		q.ring.pushFront(&g.element)
 	default:
-		g.credit = s.limits.Weight
+		g.credit = s.options.Weight
 		q.ring.pushBack(&g.element)
 	}
 }

@@ -158,7 +158,7 @@ func TestF2_ReopenedGroupStartsWithTheSmallShare(t *testing.T) {
 		w.finish(t, "a/older")
 		open(q, "a")
 		addMany(q, "a", 100)
-		w.finish(t, "a/old") // it was handed out for the earlier session
+		w.finish(t, "a/old") // it was handed out for the earlier opening
 		if running := len(w.items("a")); running != 5 {
 			t.Fatalf("%d items are running, want 5", running)
 		}
@@ -181,7 +181,7 @@ func TestF2_SingleWorkerServesAllGroups(t *testing.T) {
 func TestLimits_ConcurrencyDoesNotBlockOtherGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
-		limited := q.Open("a", "a", Limits{Concurrency: 1}, nil)
+		limited := q.Open("a", "a", testOptions{Concurrency: 1})
 		open(q, "b")
 		w := newWorkers(t, q).start(10)
 		addMany(q, "a", 10)
@@ -189,7 +189,7 @@ func TestLimits_ConcurrencyDoesNotBlockOtherGroups(t *testing.T) {
 		if a, b := len(w.items("a")), len(w.items("b")); a != 1 || b != 1 {
 			t.Fatalf("%d and %d items are running, want 1 and 1", a, b)
 		}
-		limited.Configure(Limits{Concurrency: 3}, nil)
+		limited.Configure(testOptions{Concurrency: 3})
 		if a := len(w.items("a")); a != 3 {
 			t.Fatalf("%d items are running after the limit was raised, want 3", a)
 		}
@@ -208,7 +208,7 @@ func TestLimits_ConcurrencyDoesNotBlockOtherGroups(t *testing.T) {
 func TestF1_SingleItemWaitsForAtMostOneRound(t *testing.T) {
 	q := newTestQueue()
 	groups := open(q, "busy", "other", "quiet")
-	groups["other"].Configure(Limits{Weight: 3}, nil)
+	groups["other"].Configure(testOptions{Weight: 3})
 	addMany(q, "busy", 1000)
 	addMany(q, "other", 1000)
 	process(t, q)
@@ -225,8 +225,8 @@ func TestF1_BlockedGroupKeepsItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
 		groups := open(q, "a", "b")
-		groups["a"].Configure(Limits{Weight: 2}, nil)
-		groups["b"].Configure(Limits{Weight: 2}, nil)
+		groups["a"].Configure(testOptions{Weight: 2})
+		groups["b"].Configure(testOptions{Weight: 2})
 		addMany(q, "a", 4)
 		addMany(q, "b", 4)
 		w := newWorkers(t, q).start(2)
@@ -279,12 +279,12 @@ func TestAdd_MovesABackgroundItemToTheLiveLane(t *testing.T) {
 func TestAdd_KeepsARunningItemOutOfTheBackgroundLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
-		a := q.Open("a", "a", Limits{Concurrency: 1}, nil)
+		a := q.Open("a", "a", testOptions{Concurrency: 1})
 		a.Add(Background, "a/1", "a/2", "a/3")
 		q.Add("a/2")
 		w := newWorkers(t, q).start(6)
 		a.Add(Background, "a/2") // a/2 is running; its stale entry is still between a/1 and a/3
-		a.Configure(Limits{Concurrency: 2}, nil)
+		a.Configure(testOptions{Concurrency: 2})
 		for _, item := range []string{"a/1", "a/3"} {
 			if running := w.items("a"); len(running) != 2 || !slices.Contains(running, item) {
 				t.Fatalf("%v are running, want a/2 and %s", running, item)
@@ -311,7 +311,7 @@ func TestNext_ReturnsTheTimeInTheLane(t *testing.T) {
 			t.Errorf("the oldest item has waited for %s, want 1m1s", got)
 		}
 		for _, want := range []time.Duration{time.Minute, time.Minute + time.Second, time.Minute} {
-			item, _, waited, _ := q.Next()
+			item, _, waited, _ := q.Next(nil)
 			if waited != want {
 				t.Errorf("%s waited for %s, want %s", item, waited, want)
 			}

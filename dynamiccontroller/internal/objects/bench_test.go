@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 )
 
@@ -255,6 +256,40 @@ func BenchmarkRead(b *testing.B) {
 			for b.Loop() {
 				read()
 			}
+		})
+	}
+}
+
+// BenchmarkIndex measures the memory of an index, and what a change of one object costs together with the next call to
+// Find.
+func BenchmarkIndex(b *testing.B) {
+	const size = 100_000
+	for _, test := range []struct {
+		name     string
+		distinct int // number of values
+	}{{"all values are different", size}, {"100 objects per value", size / 100}, {"10 values", 10}} {
+		b.Run(test.name, func(b *testing.B) {
+			records := make(map[string]*Record, size)
+			for n := range size {
+				r := owned(b, "namespace", fmt.Sprint("object-", n), "1", types.UID(fmt.Sprint("value-", n%test.distinct)))
+				records[r.Key()] = r
+			}
+			s := NewStore(Metadata)
+			s.Replace("", records)
+			i := s.NewIndex(byOwners)
+			before := heap()
+			i.Find("value-1")
+			grown := heap() - before
+			changed := [2]*Record{
+				owned(b, "namespace", "object-1", "2", "value-2"), owned(b, "namespace", "object-1", "3", "value-3"),
+			}
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				s.Put(changed[n%2])
+				i.Find("none")
+			}
+			b.ReportMetric(float64(grown)/size, "bytes/object")
+			runtime.KeepAlive(i)
 		})
 	}
 }

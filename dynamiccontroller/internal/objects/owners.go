@@ -10,30 +10,8 @@ type Owner struct {
 	uid  uint64   // hash of the UID
 }
 
-// OwnerCache caches the owners of an object before and after a change. They are computed only once, even if they are
-// looked up in many stores. An OwnerCache is not safe for concurrent use.
-type OwnerCache struct {
-	entries [2]struct {
-		record *Record
-		owners []Owner
-	}
-	next int
-}
-
-// Get returns the owners of an object. The result must not be modified.
-func (c *OwnerCache) Get(r *Record) []Owner {
-	for i := range c.entries {
-		if c.entries[i].record == r {
-			return c.entries[i].owners
-		}
-	}
-	owners := findOwners(r)
-	c.entries[c.next].record, c.entries[c.next].owners = r, owners
-	c.next = (c.next + 1) % len(c.entries)
-	return owners
-}
-
-func findOwners(r *Record) []Owner {
+// OwnersOf decodes the owner references of an object. No other fields are decoded.
+func OwnersOf(r *Record) []Owner {
 	references := r.OwnerReferences()
 	owners := make([]Owner, len(references))
 	for i, o := range references {

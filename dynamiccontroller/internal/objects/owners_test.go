@@ -15,9 +15,9 @@ func TestStore_FindsOwnersInTheSameNamespaceAndClusterScopedOwners(t *testing.T)
 		t.Fatal(err)
 	}
 	for namespace, want := range map[string]string{"ns": "ns/owner", "": "owner", "other": ""} {
-		s, cache := NewStore(Keys), OwnerCache{}
+		s := NewStore(Keys)
 		s.Put(owned(t, namespace, "owner", "1"))
-		owners := cache.Get(child)
+		owners := OwnersOf(child)
 		if key, known := s.FindOwner(&owners[0]); key != want || known != (want != "") {
 			t.Errorf("owner in namespace %q: got %q, %v, want %q", namespace, key, known, want)
 		}

@@ -21,6 +21,7 @@ type Store struct {
 	// The indexes are nil until they are used for the first time.
 	byNamespace, byOwner index
 	building             *[]Change // changes since the records were copied for a new index; nil if no index is being built
+	indexes              []*Index  // those that have been used since they were last reset
 
 	indexing sync.Mutex // held while an index is being built; taken before mu
 }
@@ -108,6 +109,9 @@ func (s *Store) indexLocked(c Change) {
 	if s.building != nil {
 		*s.building = append(*s.building, c)
 	}
+	if len(s.indexes) > 0 {
+		s.indexes = slices.DeleteFunc(s.indexes, func(i *Index) bool { return !i.collectLocked(c) })
+	}
 }
 
 // Replace replaces the objects of a namespace, or all objects if namespace is empty, with the given records. If a
@@ -139,6 +143,10 @@ func (s *Store) Replace(namespace string, records map[string]*Record) {
 	s.size, s.identities = size, identities
 	if !s.keysOnly {
 		s.records, s.byNamespace, s.byOwner, s.building = records, nil, nil, nil
+		for _, i := range s.indexes {
+			i.resetLocked()
+		}
+		s.indexes = nil
 	}
 	s.refillFilterLocked()
 }
@@ -282,6 +290,20 @@ func (s *Store) List(namespace string) []*Record {
 	return values(s.records)
 }
 
+// All returns all objects. With Keys, the records have only the namespace and the name.
+func (s *Store) All() []*Record {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if !s.keysOnly {
+		return values(s.records)
+	}
+	all := make([]*Record, 0, len(s.identities))
+	for key := range s.identities {
+		all = append(all, stubOf(key))
+	}
+	return all
+}
+
 // OwnedBy returns the objects that have an owner reference with the UID. With Keys, the result is empty. The first call
 // builds an index.
 func (s *Store) OwnedBy(owner types.UID) []*Record {
@@ -343,18 +365,28 @@ func (i index) apply(c Change, valuesOf func(*Record) []string) {
 		return
 	}
 	if c.Old != nil {
-		for _, value := range valuesOf(c.Old) {
-			if delete(i[value], c.Old.Key()); len(i[value]) == 0 {
-				delete(i, value)
-			}
-		}
+		i.remove(c.Old.Key(), valuesOf(c.Old))
 	}
 	if c.New != nil {
-		for _, value := range valuesOf(c.New) {
-			if i[value] == nil {
-				i[value] = map[string]*Record{}
-			}
-			i[value][c.New.Key()] = c.New
+		i.add(c.New, valuesOf(c.New))
+	}
+}
+
+// add adds a record with the given values.
+func (i index) add(r *Record, values []string) {
+	for _, value := range values {
+		if i[value] == nil {
+			i[value] = map[string]*Record{}
+		}
+		i[value][r.Key()] = r
+	}
+}
+
+// remove removes the record with the key, which has the given values.
+func (i index) remove(key string, values []string) {
+	for _, value := range values {
+		if delete(i[value], key); len(i[value]) == 0 {
+			delete(i, value)
 		}
 	}
 }

@@ -16,7 +16,7 @@ func swap(
 		s := newTestPool(newServer()).Subscribe(from, nil)
 		r := &recorder{}
 		if handle {
-			s.Attach(r.handler())
+			r.attach(s)
 		}
 		older := s.view.Load().watch.reflectors[0]
 		if err := older.Replace([]any{named(from.Projection, "a", "1"), named(from.Projection, "b", "2")}, "2"); err != nil {
@@ -24,7 +24,7 @@ func swap(
 		}
 		r.take()
 		s.Replace(to, noop, noop)
-		newer := s.pending.to.reflectors[0]
+		newer := s.replacement.to.reflectors[0]
 		if err := newer.Replace(list, "9"); err != nil {
 			t.Fatal(err)
 		}

@@ -10,8 +10,6 @@ import (
 	"weak"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
 // Each of two subscriptions switches to the other's watch while events arrive.
@@ -38,7 +36,9 @@ func TestReplace_InOppositeDirectionsDoesNotDeadlock(t *testing.T) {
 			<-m.subscription.Synced()
 			for n := range 50 {
 				replaced := make(chan struct{})
-				m.subscription.Replace(options(projections[(n+1)%2]), func() { close(replaced) }, noop)
+				next := options(projections[(n+1)%2])
+				next.Blocking = i < 2
+				m.subscription.Replace(next, func() { close(replaced) }, noop)
 				<-replaced
 			}
 			m.close()
@@ -53,8 +53,8 @@ func TestReplace_InOppositeDirectionsDoesNotDeadlock(t *testing.T) {
 	stop()
 }
 
-// A subscription that waits for a watch with a hung event handler does not block its current watch.
-func TestS3_ReplacementByAHungWatchDoesNotBlockTheCurrentWatch(t *testing.T) {
+// A subscription moves to a watch with a hung event handler, and does not block its current watch.
+func TestS3_HungHandlerBlocksNeitherWatchOfAReplacement(t *testing.T) {
 	for name, hungFirst := range map[string]bool{"by an older watch": true, "by a newer watch": false} {
 		t.Run(name, func(t *testing.T) {
 			srv := newServer()
@@ -63,26 +63,25 @@ func TestS3_ReplacementByAHungWatchDoesNotBlockTheCurrentWatch(t *testing.T) {
 			stop := p.Start()
 			var hung *Subscription
 			if hungFirst {
-				hung = p.Subscribe(selecting(Full), nil)
+				hung = p.Subscribe(blocking(selecting(Full)), nil)
 			}
 			moving, other := p.Subscribe(options(Full), nil), p.Subscribe(options(Full), nil)
 			if !hungFirst {
-				hung = p.Subscribe(selecting(Full), nil)
+				hung = p.Subscribe(blocking(selecting(Full)), nil)
 			}
 			<-hung.Synced()
 			<-moving.Synced()
 			changed, begun, hang := make(chan string, 100), make(chan struct{}), make(chan struct{})
 			other.Attach(EventHandler{
-				Known: func([]string) {}, Synced: func() {}, Changed: func(c objects.Change) { changed <- c.Key },
+				Known: func([]*Object) {}, Synced: func() {}, Changed: func(c Change) { changed <- c.Key },
 			})
-			var attaching sync.WaitGroup
-			attaching.Go(func() {
-				hung.Attach(EventHandler{
-					Known: func([]string) { close(begun); <-hang }, Synced: func() {}, Changed: func(objects.Change) {},
-				})
+			other.settle()
+			hung.Attach(EventHandler{
+				Known: func([]*Object) { close(begun); <-hang }, Synced: func() {}, Changed: func(Change) {},
 			})
 			<-begun
-			moving.Replace(selecting(Full), noop, noop)
+			replaced := make(chan struct{})
+			moving.Replace(selecting(Full), noop, func() { close(replaced) })
 			for i := range 100 { // the replacement checks again after each event
 				srv.putWith(strconv.Itoa(i), x1)
 				select {
@@ -91,8 +90,12 @@ func TestS3_ReplacementByAHungWatchDoesNotBlockTheCurrentWatch(t *testing.T) {
 					t.Fatal("the current watch is blocked")
 				}
 			}
+			select {
+			case <-replaced:
+			case <-time.After(10 * time.Second):
+				t.Error("the subscription has not moved to the watch with the hung handler")
+			}
 			close(hang)
-			attaching.Wait()
 			for _, s := range []*Subscription{hung, moving, other} {
 				closeAndWait(s)
 			}

@@ -10,7 +10,7 @@
 // different resourceVersions.
 //
 //	Subscription ──▶ View ──▶ watch ──▶ store ◀── reflector ◀── listwatch.Loop ◀── API server
-//	      │                                                    Pool.Start ... stop: a run
+//	      │                                                    Pool.Start ... stop: a session
 //	      └── replacement ──▶ watch ──▶ store ◀── reflector
 //
 // [Subscription.Replace] moves a subscription to another watch. The pool uses the same mechanism in two cases: when no
@@ -19,17 +19,36 @@
 //
 //	Subscribe ──▶ waiting ── first list ──▶ synced ── Replace ──▶ replacing ── new watch synced ──▶ synced
 //	                │  ▲                    │    ▲                    │         and caught up
-//	                │  └──── run ends ──────┘    └── CancelReplace ───┘
+//	                │  └── session ends ────┘    └── CancelReplace ───┘
 //	                └── Replace ──▶ waiting for the new watch      Close is possible in every state.
 //
 // While replacing, the subscription reads from the old watch, and its event handler receives the changes from that
-// watch. When the subscription switches, the handler is called once for each difference between the two stores. During
-// these calls, the locks of both watches are held. The new store is at least as recent as the old one.
+// watch. When the subscription switches, the difference between the two stores is delivered. The new store is at least
+// as recent as the old one.
 //
-// A run of the pool is the period from a call to [Pool.Start] until its stop function is called. It can span several
-// runs of the controller. Stores are kept between runs, so that the first list of the next run reveals deletions. A
-// list is never older than the store, with one exception: if etcd was restored from a backup, the API server may no
-// longer have the store's version. The store then reverts to the restored state.
+// # Delivery
+//
+// A change is delivered to each subscription of the watch as soon as it is stored. There are two ways:
+//
+//	change ──▶ store ──┬──▶ event handler         options are not Blocking: called at once, under the delivery lock
+//	                   └──▶ inbox ──▶ event handler   Blocking: called by a goroutine of the subscription, without a lock
+//
+// A handler that can call user code must be Blocking, because user code can hang. If many changes wait, those of the
+// same object are combined, so that an inbox is bounded. Its goroutine exists only while the inbox is not empty. Detach
+// and Close wait for the running function of their own subscription only.
+//
+// Existing objects are delivered in a pass over a snapshot of the store. All subscriptions that wait when the pass
+// begins take part. Subscriptions that are attached later wait for the next pass; see [Pool.Hold]. Changes during the
+// pass are delivered after it.
+//
+// Each [Object] contains the [View] under which it was stored: the watch and the subscription's options. A state and
+// its options therefore always match, also while the subscription is moved to another watch. All subscriptions share
+// the decoded parts of a state.
+//
+// A session of the pool is the period from a call to [Pool.Start] until its stop function is called. It can span
+// several runs of the controller. Stores are kept between sessions, so that the first list of the next one reveals
+// deletions. A list is never older than the store, with one exception: if etcd was restored from a backup, the API
+// server may no longer have the store's version. The store then reverts to the restored state.
 //
 // A change to a CRD's schema can alter objects without causing events or new resourceVersions. After such a change, the
 // API server closes the type's watches. For this reason, objects are relisted after a watch request ends before its
@@ -41,10 +60,25 @@
 // contains it then deletes nothing, no subscription moves to the watch, and the reflector lists again after a delay. If
 // a deletion cannot be identified, the reflector lists at once.
 //
+// # Indexes
+//
+// The options of a subscription can declare indexes; see [View.ByIndex]. An index belongs to the view, because two
+// subscriptions that share a watch can have different functions and projections:
+//
+//	change ──▶ store ──▶ pending changes of each index ── ByIndex ──▶ function ──▶ contents of the index
+//
+// The function is user code, so the store only collects changes, and the next caller of ByIndex evaluates them. When
+// the subscription is closed or gets a view with another watch or other indexes, the indexes of the former view are
+// dropped.
+//
+// # Locks
+//
 // Locks are taken in this order: a watch's delivery lock, a watch state's mu, the pool's mu, the lock of the
-// histories, a store's lock. A
-// goroutine that takes the delivery locks of two watches never waits for one while holding the other. Event handlers
-// are called while the delivery lock is held. So are the callbacks of Replace, unless the watch stays the same.
-// Observers are called while the watch state's mu is held. No lock is held across a request, a wait or a channel
-// operation that can block.
+// histories, a store's lock, an inbox's lock. A goroutine that takes the delivery locks of two watches never waits for
+// one while holding the other. Event handlers that are not Blocking are called while the delivery lock is held. So is
+// the callback onReplace, unless the watch stays the same. Observers are called while the watch state's mu is held. No
+// lock is held across user code, a request, a wait or a channel operation that can block. There are two exceptions:
+//
+//   - The functions that assign objects to flows, which event handlers and onReplace can call.
+//   - The function of an index. A call to ByIndex holds the lock of its index, which no other operation takes.
 package typewatch

@@ -2,6 +2,7 @@ package typewatch
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -12,7 +13,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
@@ -47,7 +48,7 @@ func options(projection Projection) Options {
 func (r *reflector) Replace(list []any, version string) error {
 	r.BeginList()
 	for _, item := range list {
-		if err := r.Collect(apiwatch.Event{Type: apiwatch.Added, Object: item.(runtime.Object)}); err != nil {
+		if err := r.Collect(apiwatch.Event{Type: apiwatch.Added, Object: item.(kruntime.Object)}); err != nil {
 			return err
 		}
 	}
@@ -62,13 +63,19 @@ func (r *reflector) Update(object any) error { return r.apply(apiwatch.Modified,
 func (r *reflector) Delete(object any) error { return r.apply(apiwatch.Deleted, object) }
 
 func (r *reflector) apply(eventType apiwatch.EventType, object any) error {
-	return r.Apply(apiwatch.Event{Type: eventType, Object: object.(runtime.Object)})
+	return r.Apply(apiwatch.Event{Type: eventType, Object: object.(kruntime.Object)})
 }
 
 func unchanged(obj any) (any, error) { return obj, nil }
 
 func transformed(projection Projection) Options {
 	return Options{Key: Key{GVR: widgets, Projection: projection}, Transform: unchanged}
+}
+
+// blocking returns the options of a subscription whose event handler calls user code.
+func blocking(o Options) Options {
+	o.Blocking = true
+	return o
 }
 
 // object returns an object of the type that a metadata client returns.
@@ -82,14 +89,34 @@ func object(name, version string) *metav1.PartialObjectMetadata {
 
 // recorder is an event handler that records its calls.
 type recorder struct {
+	subscription *Subscription
+
 	mu     sync.Mutex
 	events []string
 }
 
 func attachRecorder(s *Subscription) *recorder {
 	r := &recorder{}
-	s.Attach(r.handler())
+	r.attach(s)
 	return r
+}
+
+func (r *recorder) attach(s *Subscription) {
+	r.subscription = s
+	s.Attach(r.handler())
+}
+
+// settle waits until the subscription has received everything.
+func (s *Subscription) settle() {
+	for !s.isSettled() {
+		runtime.Gosched()
+	}
+}
+
+func (s *Subscription) isSettled() bool {
+	w := s.lockDelivery()
+	defer w.delivery.Unlock()
+	return w.pass == nil && s.inbox.isIdle()
 }
 
 func (r *recorder) record(event string) {
@@ -99,27 +126,39 @@ func (r *recorder) record(event string) {
 }
 
 func (r *recorder) handler() EventHandler {
-	state := func(r *objects.Record) string {
-		if r == nil {
+	state := func(o *Object) string {
+		if o == nil {
 			return "-"
 		}
-		return r.GetResourceVersion()
+		return o.GetResourceVersion()
 	}
 	return EventHandler{
-		Known: func(keys []string) {
-			for _, key := range slices.Sorted(slices.Values(keys)) {
+		Known: func(batch []*Object) {
+			for _, key := range keysOf(batch) {
 				r.record("known " + key)
 			}
 		},
 		Synced: func() { r.record("synced") },
-		Changed: func(c objects.Change) {
+		Changed: func(c Change) {
 			r.record(fmt.Sprintf("%s %s>%s", c.Key, state(c.Old), state(c.New)))
 		},
 	}
 }
 
+// keysOf returns the sorted keys of objects.
+func keysOf(all []*Object) (keys []string) {
+	for _, o := range all {
+		keys = append(keys, o.Key())
+	}
+	slices.Sort(keys)
+	return keys
+}
+
 // take returns the events since the last call, in order.
 func (r *recorder) take() []string {
+	if r.subscription != nil {
+		r.subscription.settle()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	events := r.events
@@ -174,11 +213,11 @@ func (m *model) detach() {
 
 func (m *model) handler() EventHandler {
 	return EventHandler{
-		Known: func(keys []string) {
-			for _, key := range keys {
-				obj, _ := m.subscription.View().Store().Get(key)
+		Known: func(batch []*Object) {
+			for _, o := range batch {
+				key := o.Key()
 				m.update(key, func(before string, known bool) string {
-					version := versionOr(obj, "?")
+					version := versionOr(o.Record, "?")
 					if known && m.synced && !m.restarts {
 						m.t.Errorf("%s was announced twice", key)
 					}
@@ -190,9 +229,9 @@ func (m *model) handler() EventHandler {
 			}
 		},
 		Synced: func() { m.mu.Lock(); m.synced = true; m.mu.Unlock() },
-		Changed: func(c objects.Change) {
+		Changed: func(c Change) {
 			m.update(c.Key, func(before string, known bool) string {
-				version := versionOr(c.New, "?")
+				version := versionOr(recordOf(c.New), "?")
 				switch {
 				case !m.synced && c.New != nil:
 					m.t.Errorf("a change to %s was delivered before Synced was called", c.Key)
@@ -223,6 +262,13 @@ func versionOr(r *objects.Record, otherwise string) string {
 		return otherwise
 	}
 	return r.GetResourceVersion()
+}
+
+func recordOf(o *Object) *objects.Record {
+	if o == nil {
+		return nil
+	}
+	return o.Record
 }
 
 func (m *model) update(key string, next func(version string, known bool) string) {

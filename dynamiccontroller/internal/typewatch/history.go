@@ -124,8 +124,8 @@ func (p *Pool) beginHistory(r *reflector, after int64) {
 			}
 		}
 	}
-	if run := p.run; run != nil {
-		run.watches.Go(func() { p.relistAll(run.ctx, first, others) })
+	if session := p.session; session != nil {
+		session.watches.Go(func() { p.relistAll(session.ctx, first, others) })
 	}
 }
 
@@ -181,8 +181,8 @@ func (p *Pool) connectionLost(w *watch) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	run := p.run
-	if run == nil || p.checking {
+	session := p.session
+	if session == nil || p.checking {
 		return
 	}
 	var newest *reflector
@@ -203,8 +203,8 @@ func (p *Pool) connectionLost(w *watch) {
 	}
 	p.checking = true
 	history, seen := newest.history.Load(), newest.newest()
-	run.watches.Go(func() {
-		p.check(run.ctx, newest, history, seen)
+	session.watches.Go(func() {
+		p.check(session.ctx, newest, history, seen)
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.checking = false

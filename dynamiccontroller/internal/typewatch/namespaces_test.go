@@ -3,13 +3,13 @@ package typewatch
 import (
 	"errors"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // in returns options for the objects in the namespaces.
@@ -203,7 +203,7 @@ func TestNamespaces_ReplacementWaitsForEachEmptiedNamespace(t *testing.T) {
 	})
 }
 
-func TestNamespaces_StopWaitsForAllAfterAnEventHandlerEndedItsGoroutine(t *testing.T) {
+func TestNamespaces_StopWaitsForAllAfterATransformEndedItsGoroutine(t *testing.T) {
 	for _, namespaces := range []string{"a", "a,b"} {
 		t.Run(namespaces, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -211,20 +211,21 @@ func TestNamespaces_StopWaitsForAllAfterAnEventHandlerEndedItsGoroutine(t *testi
 				srv.linger = time.Minute
 				p := newTestPool(srv)
 				stop := p.Start()
-				s := p.Subscribe(in(namespaces, Full), nil)
-				exits := true
-				s.Attach(EventHandler{Known: func([]string) {}, Synced: func() {}, Changed: func(c objects.Change) {
-					if c.Key == "a/2" && exits {
-						exits = false
+				options := in(namespaces, Full)
+				var exited atomic.Bool
+				options.Transform = func(obj any) (any, error) {
+					if obj.(metav1.Object).GetName() == "2" && exited.CompareAndSwap(false, true) {
 						runtime.Goexit()
 					}
-				}})
+					return obj, nil
+				}
+				s := p.Subscribe(options, nil)
 				synctest.Wait()
 				srv.put("a/2")
 				time.Sleep(srv.linger + time.Second) // until the reflector of namespace a has ended
 				stop()
-				if n := srv.openWatches(); n > 0 {
-					t.Errorf("%d watches are open", n)
+				if n := srv.openWatches(); n > 0 || !exited.Load() {
+					t.Errorf("%d watches are open, the transform has ended the goroutine: %t", n, exited.Load())
 				}
 				stop = p.Start()
 				synctest.Wait()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
@@ -34,6 +36,12 @@ type Options struct {
 	// Secondary reports that changes to the objects reconcile objects of another type. After a restore, such watches are
 	// relisted first, so that the other objects are reconciled with the current state.
 	Secondary bool
+	// Blocking must be true if the event handler can call user code for an object with these options. See [EventHandler].
+	Blocking bool
+	// Value is the caller's own value for these options. It must be comparable. See [View.Value].
+	Value any
+	// Indexes declares the indexes of the objects. It can be nil. See [View.ByIndex].
+	Indexes *Indexes
 }
 
 // Config configures a Pool. Source and Log are required.
@@ -41,13 +49,17 @@ type Config struct {
 	Source recordclient.Source
 	Log    func(schema.GroupVersionResource) logr.Logger
 	// Observe, if not nil, is called when the phase of any watch changes. It must not use the pool or a subscription.
-	Observe func(Key, State)
+	// unsynced is how long the watch had not been synced, if it is synced now.
+	Observe func(key Key, state State, unsynced time.Duration)
 	// Transform, if not nil, is applied to the objects of all watches, before the subscription's own transform. It must be
 	// safe for concurrent use.
 	Transform cache.TransformFunc
 	// Reduce, if not nil, is applied to the JSON of objects before they are decoded for Transform. It must be safe for
 	// concurrent use.
 	Reduce func(object []byte) []byte
+	// KindOf, if not nil, returns the kind of a type, or an empty one if it is unknown. Objects that are decoded as
+	// metadata have this kind. It must be safe for concurrent use.
+	KindOf func(schema.GroupVersionResource) schema.GroupVersionKind
 }
 
 // Pool holds the watches of all subscriptions. Subscriptions for the same objects share a watch. A Pool's methods are
@@ -59,16 +71,18 @@ type Pool struct {
 	// historyRelists limits the relists after a new history began, and checks the checks for one.
 	historyRelists, checks *rate.Limiter
 
-	mu     sync.Mutex // guards the fields below, and some fields of watches and subscriptions
-	shared map[Key]*watch
-	byType map[schema.GroupVersionResource][]*watch
-	run    *run // nil while no watch runs
+	mu      sync.Mutex // guards the fields below, and some fields of watches and subscriptions
+	shared  map[Key]*watch
+	byType  map[schema.GroupVersionResource][]*watch
+	session *session // nil while no watch runs
 	// checking is true while a check for a new history is in progress.
 	checking bool
+
+	holds atomic.Int64 // number of calls to Hold that have not been released
 }
 
-// run is a period during which watches run; see the package comment.
-type run struct {
+// session is a period during which watches run; see the package comment.
+type session struct {
 	ctx     context.Context // the parent context of all watches
 	watches sync.WaitGroup
 }
@@ -94,7 +108,7 @@ func (p *Pool) Subscribe(options Options, observe func(State)) *Subscription {
 	defer p.mu.Unlock()
 	w := p.joinLocked(options)
 	w.subscriptions[s] = struct{}{}
-	s.view.Store(&View{watch: w, options: &options})
+	s.setViewLocked(w, &options)
 	s.setSynced(w.listed.Load())
 	p.settleLocked(w)
 	return s
@@ -173,9 +187,9 @@ func (p *Pool) settleLocked(w *watch) {
 	for s := range w.subscriptions {
 		switch options := s.view.Load().options; {
 		case options.Projection == w.key.Projection:
-		case stays && s.pending != nil && s.pending.isMove:
+		case stays && s.replacement != nil && s.replacement.isMove:
 			s.dropLocked()
-		case !stays && s.pending == nil:
+		case !stays && s.replacement == nil:
 			r := s.replaceLocked(*options, p.exactLocked(key), func() {}, func() {})
 			r.isMove = true
 			go r.run()
@@ -195,15 +209,25 @@ func (p *Pool) exactLocked(key Key) *watch {
 	return p.newWatchLocked(key, nil)
 }
 
-// Start runs the watches of all current and future subscriptions until stop is called. It does not block. stop cancels
-// the watches and waits for their goroutines to end. A hung event handler or transform delays stop. The stores are
-// kept. If Start is called again, watches start once those of the earlier call have ended.
-func (p *Pool) Start() (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	r := &run{ctx: ctx}
+// Len returns the number of watches.
+func (p *Pool) Len() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.run = r
+	for _, watches := range p.byType {
+		n += len(watches)
+	}
+	return n
+}
+
+// Start runs the watches of all current and future subscriptions until stop is called. It does not block. stop cancels
+// the watches and waits for their goroutines to end. A hung transform delays stop. The stores are kept. If Start is
+// called again, watches start once those of the earlier call have ended.
+func (p *Pool) Start() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	current := &session{ctx: ctx}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.session = current
 	for _, watches := range p.byType {
 		for _, w := range watches {
 			p.startLocked(w)
@@ -212,25 +236,47 @@ func (p *Pool) Start() (stop func()) {
 	return func() {
 		cancel()
 		p.mu.Lock()
-		if p.run == r {
-			p.run = nil
+		if p.session == current {
+			p.session = nil
 		}
 		p.mu.Unlock()
-		r.watches.Wait()
+		current.watches.Wait()
 	}
 }
 
-// startLocked starts the watch's goroutine if the pool is running. If the watch's goroutine from an earlier run has not
-// ended, the new one waits for it.
+// Hold delays the delivery of existing objects until release is called. A caller that attaches many subscriptions uses
+// it, so that each watch is read only once for all of them. It does not delay changes.
+func (p *Pool) Hold() (release func()) {
+	p.holds.Add(1)
+	return sync.OnceFunc(func() {
+		if p.holds.Add(-1) > 0 {
+			return
+		}
+		var all []*watch
+		p.mu.Lock()
+		for _, watches := range p.byType {
+			all = append(all, watches...)
+		}
+		p.mu.Unlock()
+		for _, w := range all {
+			w.delivery.Lock()
+			w.startPass()
+			w.delivery.Unlock()
+		}
+	})
+}
+
+// startLocked starts the watch's goroutine if the pool is running. If the watch's goroutine from an earlier session has
+// not ended, the new one waits for it.
 func (p *Pool) startLocked(w *watch) {
-	r := p.run
-	if r == nil || w.closed || w.startedIn == r {
+	current := p.session
+	if current == nil || w.closed || w.startedIn == current {
 		return
 	}
-	ctx, cancel := context.WithCancel(r.ctx)
+	ctx, cancel := context.WithCancel(current.ctx)
 	before, done := w.done, make(chan struct{})
-	w.startedIn, w.cancel, w.done = r, cancel, done
-	r.watches.Go(func() {
+	w.startedIn, w.cancel, w.done = current, cancel, done
+	current.watches.Go(func() {
 		defer close(done)
 		defer cancel()
 		<-before
@@ -292,8 +338,8 @@ func (p *Pool) setSynced(w *watch) {
 	}
 	for s := range w.subscriptions {
 		s.setSynced(w.listed.Load())
-		if s.pending != nil {
-			s.pending.check() // a list can move the watch back to an older version; see watch.isBehind
+		if s.replacement != nil {
+			s.replacement.check() // a list can move the watch back to an older version; see watch.isBehind
 		}
 	}
 }
@@ -314,7 +360,7 @@ func (p *Pool) observe(w *watch, state State) {
 		observe(state)
 	}
 	if p.config.Observe != nil {
-		p.config.Observe(w.key, state)
+		p.config.Observe(w.key, state, state.Since.Sub(w.state.unsynced))
 	}
 }
 

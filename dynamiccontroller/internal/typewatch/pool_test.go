@@ -14,8 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
 // projections returns the projections of the pool's watches.
@@ -191,16 +189,14 @@ func TestPool_WatchesRunFromStartToStop(t *testing.T) {
 	})
 }
 
-// A hung handler delays the stop function. It also delays the next run of its watch, but not that of other watches.
+// A hung transform delays the stop function. It also delays the next run of its watch, but not that of other watches.
 func TestPool_WatchWaitsForItsPreviousGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer("a")
 		p := newTestPool(srv)
-		hangs, healthy := p.Subscribe(options(Full), nil), p.Subscribe(selecting(Full), nil)
-		release := make(chan struct{})
-		hangs.Attach(EventHandler{
-			Known: func([]string) { <-release }, Synced: func() {}, Changed: func(objects.Change) {},
-		})
+		release, hanging := make(chan struct{}), options(Full)
+		hanging.Transform = func(obj any) (any, error) { <-release; return obj, nil }
+		hangs, healthy := p.Subscribe(hanging, nil), p.Subscribe(selecting(Full), nil)
 		stop := p.Start()
 		synctest.Wait()
 		stopped := make(chan struct{})
@@ -214,9 +210,10 @@ func TestPool_WatchWaitsForItsPreviousGoroutine(t *testing.T) {
 		if !healthy.HasSynced() || srv.openWatches() != 1 {
 			t.Errorf("in the next run: %+v, %d open watches", healthy.State(), srv.openWatches())
 		}
-		hangs.Close() // synctest.Wait would now hang, because a goroutine of Close is blocked on a mutex
+		hangs.Close()
+		synctest.Wait()
 		if IsClosed(hangs.Ended()) {
-			t.Error("the subscription has ended while its handler runs")
+			t.Error("the subscription has ended while its transform runs")
 		}
 		close(release)
 		<-stopped
@@ -279,7 +276,7 @@ func TestPool_AppliesItsTransformFirstAndReportsAllStates(t *testing.T) {
 		p := NewPool(Config{
 			Source: srv.source(), Transform: label("a"),
 			Log:     func(schema.GroupVersionResource) logr.Logger { return logr.Discard() },
-			Observe: func(_ Key, state State) { observed.observe(state) },
+			Observe: func(_ Key, state State, _ time.Duration) { observed.observe(state) },
 		})
 		o := options(Full)
 		o.Transform = label("ab")

@@ -2,6 +2,7 @@ package typewatch
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,11 +12,11 @@ import (
 )
 
 // replacement moves a subscription to another watch. The current watch stays in use until the new watch has synced and
-// has caught up with the current one. Then the subscription switches, its event handler is called once for each
-// difference, and the old watch ends unless another subscription uses it.
+// has caught up with the current one. Then the subscription switches, the difference is delivered, and the old watch
+// ends unless another subscription uses it.
 //
-// A separate goroutine checks whether the subscription can switch, because the check may have to wait for event
-// handlers of the current watch to return. The goroutine ends when there is nothing left to check.
+// A separate goroutine checks whether the subscription can switch, because the check needs the delivery locks of both
+// watches. The goroutine ends when there is nothing left to check.
 type replacement struct {
 	subscription *Subscription
 	options      Options
@@ -40,10 +41,12 @@ type replacement struct {
 //
 //  1. [Subscription.View] returns the new watch and options.
 //  2. onReplace is called.
-//  3. The event handler is called once for each difference between the two stores.
-//  4. onDelivered is called.
+//  3. The event handler is called once for each difference between the two stores. Old states have the old view, and
+//     new states the new one.
+//  4. onDelivered is called, but at most ten seconds after step 3 began.
 //
-// If the event handler has not yet been called with the existing objects, it is first called with a deletion for each
+// If the event handler does not wait for existing objects any longer, the changes that it has not received are
+// delivered before the difference, with the old view. If it still waits, it is first called with a deletion for each
 // object that only the old store holds. Then it is called with all existing objects. If the subscription has no event
 // handler, step 3 is skipped.
 //
@@ -52,9 +55,9 @@ type replacement struct {
 // the current watch has never synced, or if the new options select the same watch, the switch is immediate.
 //
 // Replace has no effect after Close. It cancels any pending replacement. The callbacks must not call methods of the
-// pool or change a subscription, and should return quickly, because they block two watches. If onReplace is running for
-// an earlier replacement, Replace and CancelReplace may wait for it to return. Callers must therefore not hold any
-// locks that this callback takes.
+// pool or change a subscription, and should return quickly, because onReplace blocks two watches. If onReplace is
+// running for an earlier replacement, Replace and CancelReplace may wait for it to return. Callers must therefore not
+// hold any locks that this callback takes.
 func (s *Subscription) Replace(options Options, onReplace, onDelivered func()) {
 	p := s.pool
 	p.mu.Lock()
@@ -66,7 +69,7 @@ func (s *Subscription) Replace(options Options, onReplace, onDelivered func()) {
 	if to == w {
 		switched := s.switched
 		s.dropLocked()
-		s.view.Store(&View{watch: w, options: &options})
+		s.setViewLocked(w, &options)
 		p.settleLocked(w)
 		p.mu.Unlock()
 		<-switched
@@ -86,7 +89,7 @@ func (s *Subscription) Replace(options Options, onReplace, onDelivered func()) {
 // CancelReplace cancels a pending replacement. When it returns, onReplace is not running and will not be called.
 func (s *Subscription) CancelReplace() {
 	s.pool.mu.Lock()
-	if s.pending != nil && !s.pending.isMove {
+	if s.replacement != nil && !s.replacement.isMove {
 		s.dropLocked()
 		s.pool.settleLocked(s.view.Load().watch)
 	}
@@ -99,10 +102,10 @@ func (s *Subscription) CancelReplace() {
 func (s *Subscription) Replacement() (State, bool) {
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
-	if s.pending == nil || s.pending.isMove {
+	if s.replacement == nil || s.replacement.isMove {
 		return State{}, false
 	}
-	return s.pending.to.state.snapshot(), true
+	return s.replacement.to.state.snapshot(), true
 }
 
 // replaceLocked registers a replacement and cancels any pending one. The caller must start the replacement's goroutine.
@@ -114,17 +117,17 @@ func (s *Subscription) replaceLocked(options Options, to *watch, onReplace, onDe
 	r.checks.Store(1) // for the goroutine that the caller starts
 	r.setTargetLocked(to)
 	s.dropLocked()
-	s.pending = r
+	s.replacement = r
 	return r
 }
 
 // dropLocked cancels the pending replacement, if any.
 func (s *Subscription) dropLocked() {
-	r := s.pending
+	r := s.replacement
 	if r == nil {
 		return
 	}
-	s.pending = nil
+	s.replacement = nil
 	r.check() // this check ends the replacement
 	s.waitForLocked(r.ended)
 	r.leaveTargetLocked()
@@ -157,7 +160,7 @@ func (r *replacement) check() {
 // run repeats the check until no more checks are requested. When the replacement is over, run keeps the count of
 // requested checks above zero. This prevents check from starting another goroutine.
 func (r *replacement) run() {
-	over := true // also if an event handler calls runtime.Goexit
+	over := true
 	defer func() {
 		if over && r.relists != nil {
 			r.relists.Stop()
@@ -195,7 +198,7 @@ func (r *replacement) relistLater() {
 func (r *replacement) relist() {
 	s := r.subscription
 	s.pool.mu.Lock()
-	relists := s.pending == r && r.to.listed.Load()
+	relists := s.replacement == r && r.to.listed.Load()
 	state := r.to.state
 	s.pool.mu.Unlock()
 	if relists {
@@ -204,11 +207,11 @@ func (r *replacement) relist() {
 }
 
 // attempt switches the subscription if the new watch is ready, and reports whether the replacement is over. If atOnce
-// is true, attempt neither waits for an event handler to return nor calls one.
+// is true, attempt neither waits for a lock nor for the existing objects to be delivered.
 func (r *replacement) attempt(atOnce bool) (over bool) {
 	s, p := r.subscription, r.subscription.pool
 	p.mu.Lock()
-	from, to, pending := s.view.Load().watch, r.to, s.pending == r
+	from, to, pending := s.view.Load().watch, r.to, s.replacement == r
 	p.mu.Unlock()
 	if !pending {
 		return true
@@ -241,7 +244,7 @@ func (r *replacement) attempt(atOnce bool) (over bool) {
 }
 
 // lockDelivery acquires the delivery locks of two watches, which may be the same watch. It never waits for one lock
-// while it holds the other, so that a hung event handler cannot block both watches. If wait is false and a lock is not
+// while it holds the other, so that two goroutines cannot block each other. If wait is false and a lock is not
 // available, lockDelivery returns nil.
 func lockDelivery(a, b *watch, wait bool) (unlock func()) {
 	for {
@@ -284,16 +287,17 @@ func (r *replacement) switchOver(from, to *watch, unusable []string) (over bool)
 	kept := sets.New(unusable...)
 	changes = slices.DeleteFunc(changes, func(c objects.Change) bool { return c.New == nil && kept.Has(c.Key) })
 	p.mu.Lock()
-	if s.pending != r || r.to != to {
+	if s.replacement != r || r.to != to {
 		defer p.mu.Unlock()
-		return s.pending != r
+		return s.replacement != r
 	}
-	s.pending, s.switched = nil, r.switched
+	s.replacement, s.switched = nil, r.switched
 	carriedOver := to.carryOver(from, unusable) // before listers use the new watch
 	r.leaveTargetLocked()
 	delete(from.subscriptions, s)
 	to.subscriptions[s] = struct{}{}
-	s.view.Store(&View{watch: to, options: &r.options})
+	s.leavePass()
+	before, after := *s.view.Load(), s.setViewLocked(to, &r.options)
 	s.setSynced(to.listed.Load())
 	p.settleLocked(to)
 	p.leaveLocked(from, s)
@@ -309,13 +313,27 @@ func (r *replacement) switchOver(from, to *watch, unusable []string) (over bool)
 	if s.observe != nil && from.state.current.Load().Phase != to.state.current.Load().Phase {
 		to.state.notify(s.observe)
 	}
-	defer r.onDelivered() // deferred, because an event handler can call runtime.Goexit
 	r.onReplace()
 	close(r.switched)
 	for _, c := range changes {
-		s.handle(c)
+		if !s.closed.Load() {
+			s.deliver(newStoreChange(c).in(before, after))
+		}
 	}
-	s.announce(to)
-	to.owners = objects.OwnerCache{}
+	r.delivered()
+	to.startPass()
 	return true
+}
+
+// maxDelivery is the longest time for which a replacement waits for the delivery of the difference. It is exceeded if a
+// user function hangs.
+const maxDelivery = 10 * time.Second
+
+// delivered calls onDelivered once the difference has been delivered.
+func (r *replacement) delivered() {
+	once := sync.OnceFunc(r.onDelivered)
+	timer := time.AfterFunc(maxDelivery, once)
+	if done := func() { timer.Stop(); once() }; !r.subscription.inbox.addFunc(done) {
+		done()
+	}
 }

@@ -434,7 +434,7 @@ func TestReplace_SwitchesImmediatelyIfListsHaveNoVersion(t *testing.T) {
 	r.take()
 	replaced := make(chan struct{})
 	s.Replace(transformed(Metadata), func() { close(replaced) }, noop)
-	to := s.pending.to.reflectors[0]
+	to := s.replacement.to.reflectors[0]
 	if err := to.Replace([]any{object("a", "5")}, ""); err != nil {
 		t.Fatal(err)
 	}

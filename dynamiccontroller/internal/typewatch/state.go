@@ -30,7 +30,8 @@ type watchState struct {
 	loops   []*listwatch.Loop
 	current atomic.Pointer[State] // the newest state that was observed
 
-	mu sync.Mutex // held while observe is called
+	mu       sync.Mutex // held while observe is called
+	unsynced time.Time  // when the watch started or was last synced, if it is not synced now; guarded by mu
 }
 
 func newWatchState(observe func(State)) *watchState {
@@ -40,8 +41,8 @@ func newWatchState(observe func(State)) *watchState {
 }
 
 // markVanished sets a running watch to NotFound until its next request fails or a watch is open again. If a loop has
-// sent a request in this run, it removes its objects from the store. Otherwise, the result of its first list determines
-// the phase.
+// sent a request in this session, it removes its objects from the store. Otherwise, the result of its first list
+// determines the phase.
 func (s *watchState) markVanished() {
 	for _, l := range s.loops {
 		l.Vanish()
@@ -87,6 +88,9 @@ func (s *watchState) update() {
 		next.Since = last.Since
 		s.current.Store(&next)
 		return
+	}
+	if last.Phase == Stopped || last.Phase == Synced {
+		s.unsynced = next.Since
 	}
 	s.current.Store(&next)
 	s.observe(next)

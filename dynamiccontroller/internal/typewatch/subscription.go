@@ -4,27 +4,41 @@ import (
 	"slices"
 	"sync/atomic"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
-// batch limits the number of keys per call to Known, so that handlers do not hold their locks for long.
+// batch limits the number of objects per call to Known, so that handlers do not hold their locks for long.
 const batch = 256
 
 // EventHandler is notified of the objects of a subscription and of changes to these objects. All functions are
-// required. They are called in order, one at a time, once the store reflects a change. While one of them is running,
-// the other subscriptions to the same watch are blocked. The functions may read from any subscription, but must not
-// call Attach, Detach, Replace, CancelReplace or Close.
+// required. They are called in order, one at a time, once the store reflects a change. The functions may read from any
+// subscription, but must not call Attach, Detach, Replace, CancelReplace or Close.
+//
+// If the options of the objects are not Blocking, the functions are called at once, while the delivery lock of the
+// watch is held, or in a goroutine of the subscription if it has left a pass. The batches that are passed to Known must
+// not be used after it has returned. Otherwise, the functions are called in the goroutine. If more than 1024 changes
+// wait, changes to the same object are combined: the change is delivered with the first old state and the latest new
+// one. An object that was added and deleted in the meantime is not delivered.
+//
+// The functions that are called in the goroutine can call runtime.Goexit. If Known does so, it is called again with
+// each object of the batch by itself.
 type EventHandler struct {
-	// Known is called with the keys of existing objects, at most 256 at a time.
-	Known func(keys []string)
+	// Known is called with existing objects, at most 256 at a time.
+	Known func(batch []*Object)
 	// Synced is called after Known has been called for all existing objects.
 	Synced func()
-	// Changed is called with each change. Before Synced is called, only deletions are delivered, including deletions of
-	// objects that were not passed to Known.
-	Changed func(objects.Change)
+	// Changed is called with each change. An object that was deleted and created again is delivered as a deletion and an
+	// addition. Between Attach and the first call to Known, only deletions are delivered, including deletions of objects
+	// that were not passed to Known. Between the first call to Known and the call to Synced, only
+	// deletions are delivered.
+	Changed func(Change)
+	// Lost is called after a state has been lost because changes were combined. It is called when no change waits. It can
+	// be nil if all options are not Blocking.
+	Lost func()
 }
 
 // Subscription is one user of a watch. Its methods are safe for concurrent use, but the caller must serialize calls to
@@ -36,15 +50,20 @@ type Subscription struct {
 	synced  atomic.Pointer[chan struct{}] // the channel is closed while the watch is synced; written under pool.mu
 	closed  atomic.Bool                   // written while pool.mu is held
 	ended   chan struct{}
+	inbox   inbox // used under the delivery lock of the current watch, except by its goroutine
+	calls   calls
 
 	// Guarded by the delivery lock of the current watch.
-	handler   *EventHandler
-	announced bool // whether the handler has been called with all existing objects in this run
+	handler *EventHandler
+	// announced is true if the handler has received the existing objects of this session, or will receive them from a
+	// pass.
+	announced bool
+	pass      *pass // the pass of which the subscription is a member, or nil
 
 	// Guarded by pool.mu.
-	pending  *replacement
-	switched <-chan struct{}   // closed when the last replacement's onReplace has returned
-	waitFor  []<-chan struct{} // closed when goroutines that only this subscription uses have ended
+	replacement *replacement      // nil if none is pending
+	switched    <-chan struct{}   // closed when the last replacement's onReplace has returned
+	waitFor     []<-chan struct{} // closed when goroutines that only this subscription uses have ended
 }
 
 // setSynced closes or replaces the channel that Synced returns. The caller must hold pool.mu.
@@ -67,12 +86,6 @@ func (s *Subscription) State() State { return s.view.Load().watch.state.snapshot
 // View returns a consistent view of the current watch and options. It is lock-free.
 func (s *Subscription) View() View { return *s.view.Load() }
 
-// Owners returns the owners of an object. Only the subscription's event handler may call Owners, and only with a record
-// passed to it. The result is computed once per change for all subscriptions to the watch, and must not be modified.
-func (s *Subscription) Owners(r *objects.Record) []objects.Owner {
-	return s.view.Load().watch.owners.Get(r)
-}
-
 // lockDelivery acquires the delivery lock of the current watch and returns the watch.
 func (s *Subscription) lockDelivery() *watch {
 	for {
@@ -85,46 +98,114 @@ func (s *Subscription) lockDelivery() *watch {
 	}
 }
 
-// Attach sets or replaces the event handler. In each run, the handler is called with all existing objects once the
-// subscription has synced, and then with each change.
+// Attach sets or replaces the event handler. In each session, the handler is called with all existing objects once the
+// subscription has synced, and then with each change. Attach does not wait for these calls. If the former handler is
+// running, the new one is not called until the former one has returned.
 func (s *Subscription) Attach(handler EventHandler) {
 	w := s.lockDelivery()
-	defer w.delivery.Unlock()
 	if s.closed.Load() {
+		w.delivery.Unlock()
 		return
 	}
 	if s.handler == nil {
 		w.attached = append(w.attached, s)
 	}
-	s.handler, s.announced = &handler, false
-	s.announce(w)
+	removed := s.setHandlerLocked(&handler)
+	w.startPass()
+	w.delivery.Unlock()
+	callAll(removed)
 }
 
-// Detach removes the event handler. When it returns, the handler is not running and will not be called.
+// Detach removes the event handler. When it returns, the handler is not running and will not be called. It does not
+// wait for the event handlers of other subscriptions. Existing objects that have not been delivered are dropped.
+// Changes are still delivered, for at most a second, unless the subscription is closed.
 func (s *Subscription) Detach() {
 	w := s.lockDelivery()
-	defer w.delivery.Unlock()
 	w.attached = slices.DeleteFunc(w.attached, func(other *Subscription) bool { return other == s })
-	s.handler, s.announced = nil, false
-}
-
-// announce calls the handler with all existing objects if the watch has synced. The caller must hold w.delivery.
-func (s *Subscription) announce(w *watch) {
-	if s.handler == nil || s.announced || s.closed.Load() || !w.listed.Load() {
+	if s.closed.Load() {
+		removed := s.setHandlerLocked(nil)
+		w.delivery.Unlock()
+		callAll(removed)
+		s.inbox.wait()
 		return
 	}
-	s.announced = true
-	for keys := range slices.Chunk(w.store.Keys(), batch) {
-		s.handler.Known(keys)
-	}
-	s.handler.Synced()
-	w.owners = objects.OwnerCache{}
+	s.abandonPass()
+	s.handler, s.announced = nil, false
+	w.delivery.Unlock()
+	s.inbox.finish()
 }
 
-// handle calls the handler with a change. Until the handler has been called with all existing objects, only deletions
-// are passed on. New and changed objects will be among the existing objects. The caller must hold the delivery lock.
-func (s *Subscription) handle(c objects.Change) {
-	if !s.closed.Load() && (s.announced || c.New == nil) {
+// setHandlerLocked sets the handler, which must receive the existing objects again. The caller must hold the delivery
+// lock, and must call the returned functions once it has released the lock.
+func (s *Subscription) setHandlerLocked(handler *EventHandler) (removed []func()) {
+	s.dropPass()
+	s.handler, s.announced = handler, false
+	return s.inbox.reset(handler)
+}
+
+func callAll(functions []func()) {
+	for _, f := range functions {
+		f()
+	}
+}
+
+// Update replaces the Value, Blocking and Indexes of the options that the last call to Subscribe or Replace has set,
+// also if that replacement is pending. Objects of later changes have the new value. Update has no effect after Close.
+func (s *Subscription) Update(value any, blocking bool, indexes *Indexes) {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if s.closed.Load() {
+		return
+	}
+	if r := s.replacement; r != nil {
+		r.options.Value, r.options.Blocking, r.options.Indexes = value, blocking, indexes
+		if !r.isMove {
+			return
+		}
+	}
+	view := *s.view.Load()
+	if view.options.Value == value && view.options.Blocking == blocking && view.options.Indexes == indexes {
+		return
+	}
+	options := *view.options
+	options.Value, options.Blocking, options.Indexes = value, blocking, indexes
+	s.setViewLocked(view.watch, &options)
+}
+
+// setViewLocked sets and returns the view. It drops the indexes of the former view, unless the new one has the same.
+// The caller must hold pool.mu.
+func (s *Subscription) setViewLocked(w *watch, options *Options) View {
+	former, view := s.view.Load(), View{watch: w, options: options}
+	keeps := former != nil && former.watch == w && former.options.Key == options.Key &&
+		former.options.Indexes == options.Indexes
+	if keeps {
+		view.indexes = former.indexes
+	} else {
+		view.indexes = s.newIndexes(view)
+	}
+	s.view.Store(&view)
+	s.inbox.setView(view)
+	if former != nil && !keeps {
+		former.indexes.drop()
+	}
+	return view
+}
+
+// handle delivers a change in the watch, or leaves it to the pass in which the subscription takes part. Until the
+// existing objects have been announced, only deletions are delivered. New and changed objects will be among the
+// existing objects. The caller must hold the delivery lock.
+func (s *Subscription) handle(c *storeChange) {
+	if !s.closed.Load() && s.pass == nil && (s.announced || c.isDeletion()) {
+		view := *s.view.Load()
+		s.deliver(c.in(view, view))
+	}
+}
+
+// deliver calls the handler with a change or adds the change to the inbox. The caller must hold the delivery lock.
+func (s *Subscription) deliver(c Change) {
+	if c.blocks() || !s.inbox.isIdle() {
+		s.inbox.add(c)
+	} else {
 		s.handler.Changed(c)
 	}
 }
@@ -140,7 +221,9 @@ func (s *Subscription) Close() {
 		return
 	}
 	s.dropLocked()
-	w := s.view.Load().watch
+	view := s.view.Load()
+	view.indexes.drop()
+	w := view.watch
 	delete(w.subscriptions, s)
 	p.leaveLocked(w, s)
 	waitFor := s.waitFor
@@ -167,12 +250,23 @@ func (s *Subscription) waitForLocked(ended <-chan struct{}) {
 type View struct {
 	watch   *watch
 	options *Options
+	indexes *viewIndexes
 }
 
 // Options returns the subscription's options.
 func (v View) Options() Options { return *v.options }
 
-// HasSynced reports whether the store holds a complete list from the current run.
+// Value returns the value of the subscription's options. It can be replaced by [Subscription.Update].
+func (v View) Value() any { return v.options.Value }
+
+// SameForm reports whether objects of both views have the same Go type and the same parts, so that they can be
+// compared.
+func (v View) SameForm(other View) bool {
+	return v.options.Projection == other.options.Projection &&
+		(v.watch == other.watch || v.watch.shared && other.watch.shared)
+}
+
+// HasSynced reports whether the store holds a complete list from the current session.
 func (v View) HasSynced() bool { return v.watch.listed.Load() }
 
 // Store returns the store of the watch. It can hold more of each object than the subscription needs; see [View.Decode].
@@ -182,7 +276,18 @@ func (v View) Store() *objects.Store { return v.watch.store }
 // Unusable returns the objects that the watch has received but cannot use.
 func (v View) Unusable() Unusable { return *v.watch.unusable.Load() }
 
+// Changes returns the number of changes to the objects that the watch has delivered so far, or would have delivered to
+// a subscription with an event handler.
+func (v View) Changes() int64 { return v.watch.changes.Load() }
+
 // Decode decodes a stored object and reduces it to the subscription's projection.
 func (v View) Decode(r *objects.Record) (runtime.Object, error) {
-	return r.Decode(v.options.Projection)
+	object, err := r.Decode(v.options.Projection)
+	kindOf := v.watch.pool.config.KindOf
+	if m, ok := object.(*metav1.PartialObjectMetadata); ok && kindOf != nil && v.options.Projection == objects.Metadata {
+		if kind := kindOf(v.watch.key.GVR); !kind.Empty() {
+			m.SetGroupVersionKind(kind)
+		}
+	}
+	return object, err
 }

@@ -6,8 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"testing"
-
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
 var oldVersion = regexp.MustCompile(` \d+>`)
@@ -22,7 +20,7 @@ func TestEventHandler_ReceivesAllChanges(t *testing.T) {
 				do   func() error
 				want []string
 			}{
-				{"an early handler waits for the list", func() error { s.Attach(r.handler()); return nil }, nil},
+				{"an early handler waits for the list", func() error { r.attach(s); return nil }, nil},
 				{"the first list", func() error { return w.Replace([]any{object("a", "1"), object("b", "2")}, "") },
 					[]string{"known ns/a", "known ns/b", "synced"}},
 				{"a new object", func() error { return w.Add(object("c", "3")) }, []string{"ns/c ->3"}},
@@ -32,12 +30,12 @@ func TestEventHandler_ReceivesAllChanges(t *testing.T) {
 				{"a deletion of an unknown object", func() error { return w.Delete(object("b", "5")) }, nil},
 				{"a relist", func() error { return w.Replace([]any{object("a", "6"), object("d", "7")}, "") },
 					[]string{"ns/a 4>6", "ns/c 3>-", "ns/d ->7"}},
-				{"another handler", func() error { s.Attach(r.handler()); return nil },
+				{"another handler", func() error { r.attach(s); return nil },
 					[]string{"known ns/a", "known ns/d", "synced"}},
 				{"no handler", func() error { s.Detach(); return w.Add(object("e", "8")) }, nil},
 				{"the first list of another run", func() error {
 					w.endRun()
-					s.Attach(r.handler())
+					r.attach(s)
 					return w.Replace([]any{object("a", "6")}, "")
 				}, []string{"known ns/a", "ns/d 7>-", "ns/e 8>-", "synced"}},
 				{"a deletion before the first list", func() error {
@@ -124,9 +122,10 @@ func TestKnown_IsCalledInBatches(t *testing.T) {
 	}
 	var sizes []int
 	s.Attach(EventHandler{
-		Known:  func(keys []string) { sizes = append(sizes, len(keys)) },
-		Synced: func() {}, Changed: func(objects.Change) {},
+		Known:  func(batch []*Object) { sizes = append(sizes, len(batch)) },
+		Synced: func() {}, Changed: func(Change) {},
 	})
+	s.settle()
 	if !slices.Equal(sizes, []int{256, 256, 88}) {
 		t.Errorf("batches of %v", sizes)
 	}
@@ -137,8 +136,8 @@ func TestKnown_IsCalledInBatches(t *testing.T) {
 func TestEventHandler_CanReadSubscriptions(t *testing.T) {
 	s, w := newTestWatch(Full)
 	s.Attach(EventHandler{
-		Known: func([]string) {}, Synced: func() {},
-		Changed: func(c objects.Change) {
+		Known: func([]*Object) {}, Synced: func() {},
+		Changed: func(c Change) {
 			store := s.View().Store()
 			if !store.Has(c.Key) || store.Len() != 1 || !s.HasSynced() || !IsClosed(s.Synced()) {
 				t.Error("the store does not show the change")

@@ -31,27 +31,30 @@ type watch struct {
 	store      *objects.Store
 	reflectors []*reflector // one for each namespace of the key, or a single one for all namespaces
 
-	// delivery guards attached, owners, the reflectors' fields, and all writes to the store. It is held while event
-	// handlers are called, so that they run in order and see each change in the store.
+	// delivery guards attached, pass, passes, the reflectors' fields, and all writes to the store. It is held while
+	// changes are delivered, so that they are delivered in order and the store reflects them. It is never held while user
+	// code is called, apart from functions that assign objects to flows.
 	delivery sync.Mutex
 	attached []*Subscription // subscriptions that have an event handler
-	owners   objects.OwnerCache
+	pass     *pass           // nil if no pass is in progress
+	passes   int             // number of passes so far
 
 	unusableLogged bool // whether an unusable object has been logged; guarded by delivery
 
 	// Written only under delivery.
 	unusable    atomic.Pointer[Unusable]
+	changes     atomic.Int64 // number of changes that notify has delivered
 	carriedOver atomic.Int64 // number of objects that replacements have added to the store
 	everListed  atomic.Bool  // whether the store has ever held a complete list
-	listed      atomic.Bool  // whether the store holds a complete list from the current run
+	listed      atomic.Bool  // whether the store holds a complete list from the current session
 
 	incoming atomic.Pointer[[]*replacement] // replacements that wait for this watch; written under pool.mu
 
 	// Guarded by pool.mu.
 	subscriptions map[*Subscription]struct{}
-	fails         bool               // requests fail, and no complete list has been received in this run
+	fails         bool               // requests fail, and no complete list has been received in this session
 	closed        bool               // no subscription uses the watch
-	startedIn     *run               // the run in which the watch was last started
+	startedIn     *session           // the session in which the watch was last started
 	cancel        context.CancelFunc // ends the goroutine
 	done          chan struct{}      // closed when the last goroutine has returned
 }
@@ -74,7 +77,7 @@ type reflector struct {
 
 	// unordered is true if the last list had no version. In that case, the store cannot be compared with others.
 	unordered bool
-	listed    bool // whether the store holds a complete list from the current run
+	listed    bool // whether the store holds a complete list from the current session
 	emptied   bool // whether the objects were removed because of a type event, not because of a list
 	unusable  unusableObjects
 
@@ -119,7 +122,7 @@ func (w *watch) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	var others sync.WaitGroup
 	defer others.Wait()
-	defer cancel() // before others.Wait, even if an event handler calls runtime.Goexit
+	defer cancel() // before others.Wait, even if a transform calls runtime.Goexit
 	for _, r := range w.reflectors[1:] {
 		others.Go(func() { r.run(ctx) })
 	}
@@ -294,9 +297,7 @@ func (r *reflector) setAll(received list, resourceVersion string, onStored func(
 	for _, c := range changes {
 		w.notify(c)
 	}
-	for _, s := range w.attached {
-		s.announce(w)
-	}
+	w.startPass()
 }
 
 // compare returns the changes from the stored objects to a list. It adds a nil record to the items for each stored
@@ -312,7 +313,7 @@ func (r *reflector) compare(
 	return changes, identified
 }
 
-// endRun is called when the reflector stops. It makes the next list count as the first one of a run.
+// endRun is called when the reflector stops. It makes the next list count as the first one of a session.
 func (r *reflector) endRun() {
 	w := r.watch
 	w.delivery.Lock()
@@ -332,12 +333,19 @@ func (r *reflector) advance(v version) {
 	r.observed.Store(max(r.observed.Load(), uint64(v)))
 }
 
-// notify calls the event handlers. The caller must hold w.delivery.
+// notify delivers a change to all subscriptions that have an event handler. The caller must hold w.delivery.
 func (w *watch) notify(c objects.Change) {
-	for _, s := range w.attached {
-		s.handle(c)
+	w.changes.Add(1)
+	if len(w.attached) == 0 {
+		return
 	}
-	w.owners = objects.OwnerCache{} // so that the cache does not keep objects in memory
+	change := newStoreChange(c)
+	if w.pass != nil {
+		w.pass.changes = append(w.pass.changes, change)
+	}
+	for _, s := range w.attached {
+		s.handle(change)
+	}
 }
 
 // wakeIncoming triggers an attempt to switch for each replacement that is waiting for this watch.

@@ -59,7 +59,7 @@ func TestD3_RestoredEtcdReplacesTheStore(t *testing.T) {
 		run(func() { r.expect(t, "after the restore", "known ns/a", "ns/lost 2>-", "synced") })
 		srv.put("b")
 		before := len(srv.listed())
-		s.Attach(r.handler())
+		r.attach(s)
 		run(func() { r.expect(t, "the third run", "known ns/a", "known ns/b", "synced") })
 		if lists := srv.listed()[before:]; len(lists) != 1 || lists[0].ResourceVersion != "1" {
 			t.Errorf("the third run listed with %+v", lists)

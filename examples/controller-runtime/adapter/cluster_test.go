@@ -388,8 +388,8 @@ func describe(list client.ObjectList) string {
 // not count as a failure.
 func TestClient_RefusedWriteInterruptsReconcile(t *testing.T) {
 	f := newFixture(t)
-	options := replica.Options{LeaseName: "adapter", LeaseNamespace: f.namespace, Log: logr.Discard()}
-	standby := must(replica.New(f.config, options))
+	options := replica.Options{LeaseName: "adapter", LeaseNamespace: f.namespace}
+	standby := must(replica.New(logr.Discard(), f.config, options))
 	c := adapter.NewClient(must(client.New(standby.FencedConfig(), client.Options{})), f.engine.Lister)
 	err := adapter.Handler(reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 		if err := c.Get(ctx, client.ObjectKey{Name: r.Namespace}, &corev1.Namespace{}); err != nil {

@@ -114,19 +114,15 @@ func (c cache) newestRevisions() (map[types.UID]*revision, error) {
 }
 
 // historyProblem returns the reason why the stored revisions cannot be read. It returns "" if the cache of revisions
-// has synced or is still syncing.
+// has synced or is still syncing, or if Blueprints are not served yet.
 func (c cache) historyProblem() string {
-	for _, t := range c.engine.Status() {
-		if t.GVR != blueprints {
+	t, _ := c.engine.TypeStatusOf(blueprints) // without watches if Blueprints are not served
+	for _, s := range t.Secondaries {
+		if s.GVR != controllerRevisions || isSyncing(s.State) || s.State == dynamiccontroller.TypeSynced {
 			continue
 		}
-		for _, s := range t.Secondaries {
-			if s.GVR != controllerRevisions || isSyncing(s.State) || s.State == dynamiccontroller.TypeSynced {
-				continue
-			}
-			return fmt.Sprintf("the stored revisions cannot be read: %s; the platform must be permitted to get, list, watch, "+
-				"create, patch and delete controllerrevisions.apps in namespace %s", s.Message, c.namespace)
-		}
+		return fmt.Sprintf("the stored revisions cannot be read: %s; the platform must be permitted to get, list, watch, "+
+			"create, patch and delete controllerrevisions.apps in namespace %s", s.Message, c.namespace)
 	}
 	return ""
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/cel/common"
+	"k8s.io/client-go/discovery"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
@@ -21,10 +22,11 @@ type inputs struct {
 	// allowsIncompatible reports whether this generation is allowed to change the schema in an incompatible way.
 	allowsIncompatible bool
 	// crd is the Blueprint's CustomResourceDefinition, or nil if it does not exist.
-	crd         *apiextensionsv1.CustomResourceDefinition
-	mappings    map[schema.GroupVersionKind]*meta.RESTMapping // nil for unknown kinds
-	suggestions map[schema.GroupVersionKind]string            // for unknown kinds
-	unsupported map[schema.GroupVersionKind][]string          // verbs that the API server does not support
+	crd          *apiextensionsv1.CustomResourceDefinition
+	mappings     map[schema.GroupVersionKind]*meta.RESTMapping // nil for unknown kinds
+	suggestions  map[schema.GroupVersionKind]string            // for unknown kinds
+	undiscovered map[schema.GroupVersionKind]bool              // unknown kinds of groups whose discovery fails
+	unsupported  map[schema.GroupVersionKind][]string          // verbs that the API server does not support
 	// childCRDs are the CustomResourceDefinitions of the children's kinds.
 	childCRDs map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition
 	// published are the schemas of kinds without a CustomResourceDefinition.
@@ -47,9 +49,10 @@ func (v *validator) inputsOf(ctx context.Context, b *blueprint.Blueprint, own cl
 	in = inputs{
 		blueprint: fmt.Sprintf("%s/%d", b.UID, b.Generation), allowsIncompatible: allowsIncompatible(b),
 		mappings: map[schema.GroupVersionKind]*meta.RESTMapping{}, suggestions: map[schema.GroupVersionKind]string{},
-		childCRDs:   map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition{},
-		published:   map[schema.GroupVersionKind]publishedSchema{},
-		unsupported: map[schema.GroupVersionKind][]string{},
+		undiscovered: map[schema.GroupVersionKind]bool{},
+		childCRDs:    map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition{},
+		published:    map[schema.GroupVersionKind]publishedSchema{},
+		unsupported:  map[schema.GroupVersionKind][]string{},
 	}
 	// When the CustomResourceDefinition of Blueprints changes, the API server can return different fields for the same
 	// generation.
@@ -75,6 +78,11 @@ func (v *validator) inputsOf(ctx context.Context, b *blueprint.Blueprint, own cl
 
 func (v *validator) addKind(ctx context.Context, in *inputs, blueprintName string, gvk schema.GroupVersionKind) error {
 	mapping, err := v.kinds.find(gvk)
+	if _, isUndiscovered := discovery.GroupDiscoveryFailedErrorGroups(err); isUndiscovered {
+		// The kind counts as unknown, so that the instances of the Blueprint can be cleaned up meanwhile.
+		in.mappings[gvk], in.undiscovered[gvk] = nil, true
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -135,6 +143,9 @@ func (in inputs) String() string {
 			part += fmt.Sprintf(" resource %s %s without %v", mapping.Resource, mapping.Scope.Name(), in.unsupported[gvk])
 		}
 		part += " suggestion " + in.suggestions[gvk]
+		if in.undiscovered[gvk] {
+			part += " undiscovered"
+		}
 		if crd := in.childCRDs[gvk]; crd != nil {
 			part += fmt.Sprintf(" definition %s/%d", crd.UID, crd.Generation)
 		}

@@ -123,9 +123,12 @@ func unknownKinds(b *blueprint.Blueprint, in inputs) (problems blueprint.Problem
 		}
 		if in.mappings[gvk] == nil && !in.allowUnknownKinds {
 			reason := fmt.Sprintf("unknown kind %s in %s", gvk.Kind, gvk.GroupVersion())
-			if suggestion := in.suggestions[gvk]; suggestion != "" {
+			switch suggestion := in.suggestions[gvk]; {
+			case suggestion != "":
 				reason += fmt.Sprintf("; did you mean %s?", suggestion)
-			} else {
+			case in.undiscovered[gvk]:
+				reason += "; the discovery of its group fails, the Blueprint will be checked again once it succeeds"
+			default:
 				reason += "; " + cmp.Or(in.unknownKindAdvice, "the Blueprint will be checked again once the kind exists")
 			}
 			problems = append(problems, blueprint.Problem{Path: path, Reason: reason})

@@ -1,6 +1,8 @@
 package acceptance
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
@@ -141,6 +144,39 @@ func TestServe_StoredRevisionWaitsForItsKind(t *testing.T) {
 	if d, _ = p.registry.get("websites"); d.rejection == nil || d.cleansUpOnly() || d.running.generation != 1 ||
 		d.loadRejection != nil {
 		t.Errorf("got decision %+v after the kind was added", d)
+	}
+}
+
+// undiscoveredMapper returns the error of restmapper.Mapper for kinds of a group whose discovery fails.
+type undiscoveredMapper struct{ meta.RESTMapper }
+
+func (undiscoveredMapper) RESTMapping(gk schema.GroupKind, _ ...string) (*meta.RESTMapping, error) {
+	return nil, fmt.Errorf("no matches for %s: %w", gk, &discovery.ErrGroupDiscoveryFailed{
+		Groups: map[schema.GroupVersion]error{{Group: gk.Group, Version: "v1"}: errors.New("unavailable")},
+	})
+}
+
+// After a restart, instances can be deleted although the API server of a child's kind is not available.
+func TestServe_CleansUpWhileTheDiscoveryOfAKindFails(t *testing.T) {
+	b := generations("Wheel")[0]
+	p, mapper := newTestController([]*unstructured.Unstructured{asObject(t, b)},
+		[]*apiextensionsv1.CustomResourceDefinition{madeFor(t, b, "u")}, wheel)
+	add(t, p, stored(t, b, 1))
+	p.definitions.validator.kinds.mapper = undiscoveredMapper{mapper}
+	if err := p.decide(t.Context(), instances.BlueprintID("websites")); err != nil {
+		t.Fatal(err)
+	}
+	d, _ := p.registry.get("websites")
+	if d.running == nil || !d.cleansUpOnly() || d.rejection == nil ||
+		!strings.Contains(d.rejection.message, "the discovery of its group fails") {
+		t.Fatalf("got decision %+v while the discovery fails", d)
+	}
+	p.definitions.validator.kinds.mapper = mapper
+	if err := p.decide(t.Context(), instances.BlueprintID("websites")); err != nil {
+		t.Fatal(err)
+	}
+	if d, _ = p.registry.get("websites"); d.rejection != nil || d.cleansUpOnly() {
+		t.Errorf("got decision %+v once the discovery succeeds", d)
 	}
 }
 

@@ -123,23 +123,20 @@ func (s *statusReporter) serving(d decision) (c metav1.Condition, updateAfter ti
 	if d.cleansUpOnly() {
 		return notServing(d), 0
 	}
-	for _, t := range s.engine.Status() {
-		if t.GVR != d.running.GVR {
-			continue
-		}
-		switch {
-		case t.State == dynamiccontroller.TypeSynced:
-			return synced(d, t)
-		case isSyncing(t.State) && time.Since(t.Since) > longSync:
-			return falseCondition(blueprint.Serving, reasonSyncingLong,
-				"reading the instances has taken more than a minute"), slowUpdate
-		case isSyncing(t.State):
-			return falseCondition(blueprint.Serving, reasonSyncing, "reading the instances"), quickUpdate
-		default:
-			return falseCondition(blueprint.Serving, string(t.State), t.Message), slowUpdate
-		}
+	t, err := s.engine.TypeStatusOf(d.running.GVR)
+	switch {
+	case err != nil:
+		return falseCondition(blueprint.Serving, reasonSyncing, "the type is not served yet"), quickUpdate
+	case t.State == dynamiccontroller.TypeSynced:
+		return synced(d, t)
+	case isSyncing(t.State) && time.Since(t.Since) > longSync:
+		return falseCondition(blueprint.Serving, reasonSyncingLong,
+			"reading the instances has taken more than a minute"), slowUpdate
+	case isSyncing(t.State):
+		return falseCondition(blueprint.Serving, reasonSyncing, "reading the instances"), quickUpdate
+	default:
+		return falseCondition(blueprint.Serving, string(t.State), t.Message), slowUpdate
 	}
-	return falseCondition(blueprint.Serving, reasonSyncing, "the type is not served yet"), quickUpdate
 }
 
 // notServing returns the Serving condition of a Blueprint whose instances are not reconciled.

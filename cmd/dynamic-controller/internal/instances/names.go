@@ -78,7 +78,7 @@ type Engine interface {
 	SecondaryLister(gvr schema.GroupVersionResource, key dynamiccontroller.WatchKey) (
 		dynamiccontroller.SecondaryLister, error)
 	Enqueue(ids ...dynamiccontroller.ObjectIdentifiers)
-	Status() []dynamiccontroller.TypeStatus
+	TypeStatusOf(gvr schema.GroupVersionResource) (dynamiccontroller.TypeStatus, error)
 }
 
 // BlueprintID identifies a Blueprint in an engine.

@@ -54,8 +54,8 @@ func TestStart_LimitsAllWatchesToTheNamespaces(t *testing.T) {
 			}
 		}
 	}
-	if watches != 2 || len(engine.options) != 3 {
-		t.Errorf("got %d options with %d watches, want 3 and 2", len(engine.options), watches)
+	if watches != 2 || len(engine.options) != 4 { // the others limit the watch of the instances, and set the flows
+		t.Errorf("got %d options with %d watches, want 4 and 2", len(engine.options), watches)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestStart_ClusterScopedTypeIsNotLimited(t *testing.T) {
 	_, err := Start(t.Context(), Clients{
 		Engine: engine, Client: platformtest.NewServer(nil), Mapper: mapper, Namespaces: []string{"shop"},
 	}, Revision{GVR: websites}, Rollout{}, false)
-	if err != nil || len(engine.options) != 1 {
+	if err != nil || len(engine.options) != 2 {
 		t.Fatalf("got %d options, %v", len(engine.options), err)
 	}
 	limited := dynamiccontroller.Owns(websites, engine.options[0].(dynamiccontroller.CommonOption)).Key().Namespaces

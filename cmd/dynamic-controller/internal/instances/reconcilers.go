@@ -60,6 +60,10 @@ type shared struct {
 	uncounted atomic.Bool
 }
 
+// byNamespace makes the instances of a type take turns by namespace, so that a tenant with many instances does not
+// delay those of other tenants.
+var byNamespace = dynamiccontroller.WithFlow(dynamiccontroller.ObjectIdentifiers.Namespace)
+
 // Start serves the revision on the engine. It replaces the type's previous revision, if any. If paused is true,
 // instances are paused until [Reconcilers.SetPaused] is called.
 func Start(ctx context.Context, c Clients, revision Revision, plan Rollout, paused bool) (*Reconcilers, error) {
@@ -77,7 +81,7 @@ func Start(ctx context.Context, c Clients, revision Revision, plan Rollout, paus
 	handler := r.withinBudget(handlers.Object(reader, r.reconcile, r.gone))
 	within := r.newest.within
 	revisions := append(plan.Older, revision)
-	options := append(watches(within, revisions...), within)
+	options := append(watches(within, revisions...), within, byNamespace)
 	options = append(options, r.newest.referrers.watches(c.Engine, revision.GVR, within, revisions...)...)
 	return r, c.Engine.StartServingGVK(ctx, revision.GVR, handler, options...)
 }

@@ -4,6 +4,7 @@ package platformtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"time"
@@ -72,8 +73,15 @@ func (e *Engine) Enqueue(ids ...dynamiccontroller.ObjectIdentifiers) {
 	e.Enqueued = append(e.Enqueued, ids...)
 }
 
-// Status returns Statuses.
-func (e *Engine) Status() []dynamiccontroller.TypeStatus { return e.Statuses }
+// TypeStatusOf returns the status of the type from Statuses.
+func (e *Engine) TypeStatusOf(gvr schema.GroupVersionResource) (dynamiccontroller.TypeStatus, error) {
+	for _, status := range e.Statuses {
+		if status.GVR == gvr {
+			return status, nil
+		}
+	}
+	return dynamiccontroller.TypeStatus{}, dynamiccontroller.ErrNotServed
+}
 
 // StartServingGVK records the handler.
 func (e *Engine) StartServingGVK(
@@ -153,6 +161,10 @@ func (l lister) OwnedBy(owner types.UID) ([]dynamiccontroller.Object, error) {
 		controller := metav1.GetControllerOf(object.(cached))
 		return controller == nil || controller.UID != owner
 	}), err
+}
+
+func (l lister) ByIndex(name, _ string) ([]dynamiccontroller.Object, error) {
+	return nil, fmt.Errorf("unknown index %q; no index is declared", name)
 }
 
 // cached is an object in a cache.

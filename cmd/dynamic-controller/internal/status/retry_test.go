@@ -120,7 +120,7 @@ func TestParkedKeys_ContainObjectsUntilTheirReconcileStarts(t *testing.T) {
 	if count() != 1 || p.total.Load() != 1 {
 		t.Errorf("got %d, total %d", count(), p.total.Load())
 	}
-	p.Metrics(noMetrics{}).Forget(websites)
+	p.Metrics(dynamiccontroller.NoMetrics{}).Forget(websites)
 	if count() != 0 || p.total.Load() != 0 || len(p.byType) != 0 {
 		t.Errorf("got %d, total %d", count(), p.total.Load())
 	}

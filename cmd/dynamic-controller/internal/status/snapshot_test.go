@@ -24,17 +24,12 @@ type mapper []restmapper.Error
 func (m mapper) HasSynced() bool            { return true }
 func (m mapper) Errors() []restmapper.Error { return m }
 
-type noMetrics struct{}
-
-func (noMetrics) Reconciled(dynamiccontroller.Reconcile) {}
-func (noMetrics) Forget(schema.GroupVersionResource)     {}
-
 func newSources() *Sources {
 	return &Sources{
 		Leadership: func() replica.Status { return replica.Status{} },
 		CheckCache: func() error { return nil },
 		Types:      func() []dynamiccontroller.TypeStatus { return nil },
-		Reconciles: &Reconciles{Metrics: noMetrics{}},
+		Reconciles: &Reconciles{Metrics: dynamiccontroller.NoMetrics{}},
 		Blueprints: func() []acceptance.Summary { return nil },
 		Mapper:     mapper(nil),
 		Kinds:      func() int64 { return 0 },
@@ -176,7 +171,7 @@ func TestSnapshot_IsBounded(t *testing.T) {
 }
 
 func TestReconciles_AreForgottenWithTheType(t *testing.T) {
-	r := &Reconciles{Metrics: noMetrics{}}
+	r := &Reconciles{Metrics: dynamiccontroller.NoMetrics{}}
 	r.Reconciled(dynamiccontroller.Reconcile{GVR: websites, Outcome: dynamiccontroller.OutcomeSuccess, Took: time.Second})
 	if counts, took := r.of(websites); counts["success"] != 1 || took != time.Second {
 		t.Errorf("got %v in %s", counts, took)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,7 +100,7 @@ var errFinished = errors.New("the work has finished")
 func (u *uninstaller) hold(
 	ctx context.Context, cfg *rest.Config, lease *coordinationv1.Lease, work func(context.Context) error,
 ) error {
-	r, err := replica.New(cfg, replica.Options{
+	r, err := replica.New(logr.Discard(), cfg, replica.Options{
 		LeaseName: u.LeaseName, LeaseNamespace: u.LeaseNamespace, Identity: identity, OnLostLease: replica.ExitOnLoss,
 		LeaseDuration: u.LeaseDuration, RenewDeadline: u.RenewDeadline, RetryPeriod: u.RetryPeriod,
 	})

@@ -1,0 +1,73 @@
+// Package controllertest helps to unit-test handlers and controllers without an API server. It is for the tests of
+// programs that use package dynamiccontroller.
+//
+// A [Server] is an API server in memory. It implements [dynamic.Interface], so handlers and controllers use it as their
+// client. The test acts as the user: it calls Apply and Delete, and compares the results of Get and TakeWrites with the
+// expected ones.
+//
+// # Testing a controller
+//
+//	func TestGreet(t *testing.T) {
+//		synctest.Test(t, func(t *testing.T) {
+//			server := controllertest.NewServer(controllertest.Type{GVR: greetings, Kind: "Greeting"})
+//			controller := controllertest.NewController(t, server, dynamiccontroller.Config{})
+//			if err := controller.StartServingGVK(t.Context(), greetings, greet(controller, server)); err != nil {
+//				t.Fatal(err)
+//			}
+//			controllertest.Run(t, controller.Run)
+//
+//			id := server.Apply(greeting) // an *unstructured.Unstructured
+//			controllertest.WaitIdle(t, controller)
+//			// compare server.Get(id) and server.TakeWrites() with what is expected
+//		})
+//	}
+//
+// The test runs in a bubble of [testing/synctest]. [WaitIdle] therefore returns as soon as all changes have been
+// reconciled, and takes no real time. Handlers and retries use the clock of the bubble: after time.Sleep(time.Hour) in
+// the test, everything that is due within an hour has begun. After WaitIdle, the test can read variables that handlers
+// have written, without a lock. A variable that the test changes and that a handler or a reactor reads must be atomic,
+// because a retry can begin at any time.
+//
+// A program that creates its own controller can be tested if the client is a parameter. It then passes the server to
+// [dynamiccontroller.NewDynamicController], and [Server.MetadataClient] to [dynamiccontroller.WithMetadataClient].
+//
+// The directory examples/hello of the repository has a complete test.
+//
+// # Testing a handler alone
+//
+// A handler that uses only a client can be called without a controller, as in the example below. Such a test needs no
+// bubble. A handler that reads from a lister needs a running controller that serves the type. After WaitIdle, the test
+// can also call such a handler itself.
+//
+// # What the server simulates
+//
+// Every type behaves like that of a CustomResourceDefinition with the subresource status and without a schema:
+//
+//   - Create, get, list, update, delete, JSON patch, merge patch and server-side apply, with dry runs. Lists and
+//     watches support label selectors, and field selectors for the name and the namespace.
+//   - UIDs, resourceVersions, generations, creationTimestamps and generated names. A write without changes does not
+//     change the resourceVersion.
+//   - Conflicts: an update or patch with an old resourceVersion or another UID, a deletion whose preconditions are not
+//     met, and an apply of a field that another manager owns.
+//   - Ownership of fields in managedFields.
+//   - Finalizers: a deleted object with finalizers remains until they have been removed.
+//   - The status is changed only by requests for the subresource, and all other fields only by other requests.
+//   - Watches from any earlier resourceVersion, until the timeout in the request.
+//   - A NotFound without a name for types that are not served.
+//
+// # What the server does not simulate
+//
+// Test what depends on the following with a real API server, for example with envtest:
+//
+//   - Schemas: no defaults, no validation, no pruning, and no conversion between versions. Server-side apply replaces
+//     lists, including finalizers and ownerReferences, instead of merging their items.
+//   - Garbage collection: the children of a deleted object are not deleted, and the propagation policy is ignored.
+//     Namespaces are ordinary objects: they need not exist, and deleting one does not delete its objects.
+//   - Built-in types have no special behavior: no strategic merge patches, no immutable fields, and no updates without
+//     a resourceVersion. Pods do not run. The only subresource is status.
+//   - Admission, permissions and rate limits. [Server.PrependReactor] makes requests fail.
+//   - Bookmarks, streaming lists, expired resourceVersions, and pages of lists. A list always returns the newest state.
+//   - Types that appear or disappear.
+//   - The wire format: the controller decodes objects as with any dynamic client, and not as with
+//     [dynamiccontroller.NewForConfig].
+package controllertest

@@ -1,0 +1,18 @@
+package dynamiccontroller
+
+// Log keys.
+const (
+	keyGVR      = "gvr"
+	keyObject   = "object"
+	keyKey      = "key"
+	keySource   = "source"
+	keyError    = "error"
+	keyReason   = "reason"
+	keyRunning  = "running"
+	keyFailures = "failures"
+	keyState    = "state"
+	keyMessage  = "message"
+	keyStack    = "stack"
+	keyWorkers  = "workers"
+	keyWatched  = "watched"
+)

@@ -1,0 +1,148 @@
+package dynamiccontroller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/feed"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+)
+
+// StartServingGVK watches the objects of a type and reconciles them with handler while Run is running. It sends no
+// requests and does not wait for a sync; see [DynamicController.WaitForGVRSync]. If it returns an error, nothing has
+// changed. It returns no error if the API server does not serve the type or denies access to it: [TypeStatus] reports
+// this, and the watch is retried.
+//
+// If the controller already serves the type, the handler and the options are replaced, and every object is reconciled
+// once. If the new options need a different watch, they take effect once that watch has synced; until then,
+// [TypeStatus].Replacement reports the state of the new watch. Another call supersedes a pending replacement.
+//
+// StartServingGVK may have to wait for running predicates and MapFuncs of the type. If ctx is cancelled first, it
+// returns nil and the work continues in the background. Handlers can call it.
+func (c *DynamicController) StartServingGVK(
+	ctx context.Context, gvr schema.GroupVersionResource, handler Handler, opts ...ServeOption,
+) error {
+	fail := func(err error) error { return fmt.Errorf("start serving %s: %w", nameOf(gvr), err) }
+	if c.configErr != nil {
+		return fail(c.configErr)
+	}
+	next, err := c.newServeOptions(gvr, handler, opts)
+	if err != nil {
+		return fail(err)
+	}
+	if ctx.Err() != nil {
+		return fail(context.Cause(ctx))
+	}
+	reg, done := c.register(next)
+	reg.log.Info("Started serving")
+	await(ctx, done)
+	return nil
+}
+
+// register creates or changes a registration. Once the registration's subscriptions have been updated, done is closed.
+func (c *DynamicController) register(next *serveOptions) (reg *registration, done <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if reg := c.registrations[next.gvr]; reg != nil {
+		return reg, reg.feed.Swap(reg.feedOptions(next))
+	}
+	reg = newRegistration(c, next)
+	for _, ending := range c.ending[reg.gvr] {
+		if ending.forgetting {
+			reg.metricsForgotten = ending.ended
+		}
+	}
+	reg.options.Store(next)
+	reg.group = c.queue.Open(reg.gvr, served{reg: reg}, reg.queueOptions(next))
+	reg.group.Stop() // until a run serves it
+	reg.feed = feed.New(c.pool, reg.log, reg, reg.feedOptions(next))
+	c.registrations[reg.gvr] = reg
+	done = reg.feed.Start()
+	if r := c.runs.of(reg); r != nil && !r.ending.Load() {
+		r.serveLocked(reg)
+		done = r.attach(reg, nil)
+	}
+	return reg, done
+}
+
+// feedOptions returns what the feed needs of the options. When they take effect, they become the registration's
+// options.
+func (r *registration) feedOptions(next *serveOptions) *feed.Options {
+	next.feed = &feed.Options{
+		Primary: next.source(), Secondaries: next.sources(), KeepSecondaries: next.keepWatches,
+		Effect: func() {
+			r.group.Configure(r.queueOptions(next))
+			r.options.Store(next)
+		},
+	}
+	return next.feed
+}
+
+// StopServiceGVK stops serving a type. It prevents further handler calls for the type, cancels the contexts of running
+// handlers with [ErrServingStopped], and removes the type from the queue, the status and the metrics. StopServiceGVK
+// waits for the handlers and the watch to end. If ctx is cancelled first, they end in the background, and the error
+// lists what is still running. StopServiceGVK can then be called again to wait for them.
+//
+// It returns nil if the type is not served. When called with the context of one of the type's own handlers, it only
+// returns an error, because it would otherwise wait for its own caller. With another context, a handler that stops its
+// own type waits for itself until ctx is cancelled. If handlers or functions are still running after ten seconds, they
+// are logged.
+func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.GroupVersionResource) error {
+	if own := c.callOf(ctx); own != nil && own.reg.gvr == gvr {
+		return fmt.Errorf("stop serving %s: must not be called with the context of one of its own handlers", nameOf(gvr))
+	}
+	ending := c.unregister(gvr)
+	for _, reg := range ending {
+		reg.close()
+	}
+	if len(ending) > 0 {
+		slow := time.AfterFunc(slowStop, func() { c.logSlowStop(gvr, ending) })
+		defer slow.Stop()
+	}
+	var running []string
+	for _, reg := range ending {
+		if !await(ctx, reg.ended) {
+			running = append(running, reg.stillActive()...)
+		}
+	}
+	if len(running) > 0 {
+		return fmt.Errorf("stop serving %s: %w; %w: %s",
+			nameOf(gvr), context.Cause(ctx), ErrStillRunning, enumerate(running))
+	}
+	if len(ending) > 0 {
+		c.log.Info("Stopped serving", keyGVR, nameOf(gvr))
+	}
+	return nil
+}
+
+// slowStop is the time after which StopServiceGVK logs what is still running.
+const slowStop = 10 * time.Second
+
+func (c *DynamicController) logSlowStop(gvr schema.GroupVersionResource, ending []*registration) {
+	var running []string
+	for _, reg := range ending {
+		if !typewatch.IsClosed(reg.ended) {
+			running = append(running, reg.stillActive()...)
+		}
+	}
+	if len(running) == 0 { // the last registration has just ended
+		return
+	}
+	c.log.Info("Waiting for a type to stop", keyGVR, nameOf(gvr), keyRunning, enumerate(running))
+}
+
+// unregister removes a type's current registration. It returns all of the type's registrations that have not ended.
+func (c *DynamicController) unregister(gvr schema.GroupVersionResource) (ending []*registration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if reg := c.registrations[gvr]; reg != nil {
+		delete(c.registrations, gvr)
+		c.ending[gvr] = append(c.ending[gvr], reg)
+		reg.group.Close()
+	}
+	return slices.Clone(c.ending[gvr])
+}

@@ -1,0 +1,410 @@
+package dynamiccontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/feed"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+)
+
+// MapAnyFunc is the function of a [StandaloneWatch]. It returns the objects to reconcile, which can belong to any
+// served types. Identifiers of types that are not served, or that no run serves, are ignored. Malformed keys are
+// ignored, logged and counted in [TypeStatus].MalformedKeys of the type. In all other respects, it behaves like a
+// [MapFunc], except that calls can be concurrent when a run begins.
+type MapAnyFunc func(ctx context.Context, object Object) []ObjectIdentifiers
+
+// StandaloneWatch is a watch that belongs to no single type; see [DynamicController.StartWatch]. Its methods are safe
+// for concurrent use.
+type StandaloneWatch struct {
+	controller *DynamicController
+	key        WatchKey
+	source     *feed.Source
+	mapFunc    MapAnyFunc
+	sub        *typewatch.Subscription
+
+	mu sync.Mutex // guards the fields below
+	// attached holds the runs to which the watch delivers objects. Each channel is closed when the delivery of the
+	// existing objects has ended.
+	attached map[*run]<-chan struct{}
+	// replays are the channels of attached and those of runs that have ended. It can contain closed channels.
+	replays []<-chan struct{}
+	// synced is closed when all later changes are delivered. It is replaced when the event handler is removed.
+	synced    chan struct{}
+	cancel    context.CancelFunc // ends the context of the event handler; nil while there is no event handler
+	detaching <-chan struct{}    // closed when the last event handler has been removed
+	detached  chan struct{}      // closed and replaced when a run has been removed from attached
+	stopped   chan struct{}      // closed by Stop
+}
+
+// StartWatch watches the objects of a type on behalf of all served types. When an object changes, the objects that
+// mapFunc returns are reconciled, even if they are not in the cache. One call to mapFunc replaces the calls to the
+// MapFuncs of all types that would otherwise watch the same objects. Use it if many types depend on a few objects each,
+// and an index can tell which ones.
+//
+// When a run begins, mapFunc is called with each existing object, and the initial reconciles of the run wait for it as
+// for the watches of [Watches]. If a type is served later, mapFunc is not called again. Options are the same as for
+// [Watches]. StartWatch sends no requests and does not wait for a sync; see [StandaloneWatch.WaitForSync]. The watch
+// runs until [StandaloneWatch.Stop] is called.
+func (c *DynamicController) StartWatch(
+	gvr schema.GroupVersionResource, mapFunc MapAnyFunc, opts ...WatchesOption,
+) (*StandaloneWatch, error) {
+	w := &StandaloneWatch{
+		controller: c, mapFunc: mapFunc, attached: map[*run]<-chan struct{}{}, detaching: closedAfter(func() {}),
+		synced: make(chan struct{}), detached: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	options := Watches(gvr, func(context.Context, Object) []string { return nil }, opts...)
+	err := c.configErr
+	switch {
+	case err != nil:
+	case mapFunc == nil:
+		err = errors.New("the MapAnyFunc is nil")
+	default:
+		if err = options.err(); err == nil {
+			err = c.source.Check(options.options.watch.Projection)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("start a watch on %s: %w", nameOf(gvr), err)
+	}
+	w.key, w.source = options.Key(), options.options.asFeed
+	c.mu.Lock()
+	w.sub = feed.Subscribe(c.pool, w.source, w.observe) // under the lock, because observe can be called concurrently
+	c.standalone = append(slices.Clip(c.standalone), w)
+	current := slices.Collect(c.runs.all())
+	c.mu.Unlock()
+	for _, r := range current {
+		w.attach(r, &replay{})
+	}
+	return w, nil
+}
+
+// StandaloneWatches returns the watches of StartWatch that have not been stopped, in the order in which they were
+// started. [DynamicController.Status] does not contain them.
+func (c *DynamicController) StandaloneWatches() []*StandaloneWatch {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Clone(c.standalone)
+}
+
+// Stop ends the watch, and waits for its functions to return, except those of indexes. If ctx is cancelled first, they
+// end in the background, and the error is the cause. Stop can be called more than once. It must not be called by the
+// watch's own functions.
+func (w *StandaloneWatch) Stop(ctx context.Context) error {
+	c := w.controller
+	c.mu.Lock()
+	c.standalone = slices.DeleteFunc(slices.Clone(c.standalone), func(other *StandaloneWatch) bool { return other == w })
+	c.mu.Unlock()
+	w.mu.Lock()
+	if !typewatch.IsClosed(w.stopped) {
+		close(w.stopped)
+	}
+	if w.cancel != nil {
+		w.cancel()
+	}
+	replays := slices.Clone(w.replays)
+	w.mu.Unlock()
+	w.sub.Close()
+	ended := closedAfter(func() {
+		<-w.sub.Ended()
+		for _, ended := range replays {
+			<-ended
+		}
+	})
+	if !await(ctx, ended) {
+		return fmt.Errorf("stop the watch on %s: %w", nameOf(w.key.GVR), context.Cause(ctx))
+	}
+	return nil
+}
+
+// Key returns a key that describes the watch. Several watches can have equal keys.
+func (w *StandaloneWatch) Key() WatchKey { return w.key }
+
+// Lister returns a lister that reads the cache of the watch. After Stop, the cache is no longer updated, and each call
+// to ByIndex calls the function of the index for all objects.
+func (w *StandaloneWatch) Lister() SecondaryLister {
+	view := func() (typewatch.View, error) { return w.sub.View(), nil }
+	return secondaryLister{lister: lister{gvr: w.key.GVR, find: view}}
+}
+
+// WaitForSync waits until the watch has synced during a run, and mapFunc has been called with all existing objects.
+// From then on until the run ends, mapFunc is called with each change. A handler that starts the watch can have read an
+// object that is deleted before the first list of the watch. Such a deletion is not delivered, so the handler's object
+// must be reconciled once more after WaitForSync has returned nil.
+//
+// Between runs, WaitForSync waits for the next run. If several shards run, mapFunc has been called with all existing
+// objects for each of them. WaitForSync does not wait for shards that begin to run later.
+//
+// WaitForSync must not be called by the watch's own functions, for which it waits. If ctx is cancelled first, the error
+// is its cause. If the watch has been stopped, the error is [ErrNotServed].
+func (w *StandaloneWatch) WaitForSync(ctx context.Context) error {
+	for done := w.beforeSync(); done != nil; done = w.beforeSync() {
+		if err := w.waitFor(ctx, done); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// beforeSync returns a channel that is closed before the condition of WaitForSync can hold. It returns nil if the
+// condition holds.
+func (w *StandaloneWatch) beforeSync() (done <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !typewatch.IsClosed(w.synced) {
+		return w.synced
+	}
+	done = w.detached
+	for r, replayed := range w.attached {
+		switch {
+		case r.ending.Load(): // the delivery of the existing objects can have ended early
+		case !typewatch.IsClosed(replayed):
+			return replayed
+		default:
+			done = nil
+		}
+	}
+	return done
+}
+
+// waitFor waits until done is closed.
+func (w *StandaloneWatch) waitFor(ctx context.Context, done <-chan struct{}) (err error) {
+	select {
+	case <-done:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-w.stopped:
+	}
+	if typewatch.IsClosed(w.stopped) {
+		err = ErrNotServed
+	}
+	if err != nil {
+		return fmt.Errorf("wait for the watch on %s: %w", nameOf(w.key.GVR), err)
+	}
+	return nil
+}
+
+// Status returns the status of the watch.
+func (w *StandaloneWatch) Status() WatchStatus { return watchStatusOf(w.sub) }
+
+// RunningFunction returns the watch's function or predicate that has been running for the longest time. It returns nil
+// if none has been running for more than a second. Until the function returns, the watch can delay the initial
+// reconciles of all types by up to ten seconds, and triggers no reconciles. This does not apply to the function of an
+// index, for which only readers of the index wait.
+func (w *StandaloneWatch) RunningFunction() *RunningFunction {
+	var status TypeStatus
+	status.addRunning(w.sub, " of "+nameOf(w.key.GVR))
+	return status.RunningFunction
+}
+
+// replay is the delivery of the existing objects of a standalone watch to a run.
+type replay struct {
+	mu    sync.Mutex // guards the fields below
+	done  bool
+	after []func()
+}
+
+// then calls f when the existing objects have been delivered.
+func (p *replay) then(f func()) {
+	p.mu.Lock()
+	if !p.done {
+		p.after = append(p.after, f)
+		p.mu.Unlock()
+		return
+	}
+	p.mu.Unlock()
+	f()
+}
+
+func (p *replay) finish() {
+	p.mu.Lock()
+	after := p.after
+	p.done, p.after = true, nil
+	p.mu.Unlock()
+	for _, f := range after {
+		f()
+	}
+}
+
+// attach begins to deliver changes, unless another run has done so, and delivers the existing objects to the run.
+func (w *StandaloneWatch) attach(r *run, p *replay) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if typewatch.IsClosed(w.stopped) || r.ending.Load() {
+		go p.finish()
+		return
+	}
+	detaching := w.detaching
+	replayed := closedAfter(func() {
+		defer p.finish()
+		// The former handler is removed before the next one is set.
+		if !w.await(r, detaching) || !w.await(r, w.setHandler(r)) {
+			return
+		}
+		w.replay(r)
+	})
+	w.attached[r] = replayed
+	w.replays = append(slices.DeleteFunc(w.replays, typewatch.IsClosed), replayed)
+}
+
+// await waits until done is closed. It returns false if the run ends or the watch is stopped first.
+func (w *StandaloneWatch) await(r *run, done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	case <-r.base.Done():
+	case <-w.stopped:
+	}
+	return false
+}
+
+// setHandler sets the event handler, unless there is one. The returned channel is closed when all later changes are
+// delivered. It is nil if the run has been detached in the meantime.
+func (w *StandaloneWatch) setHandler(r *run) (synced <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.attached[r] == nil {
+		return nil
+	}
+	switch {
+	case w.cancel == nil:
+		ctx, cancel := context.WithCancel(context.Background())
+		w.cancel = cancel
+		w.sub.Attach(w.eventHandler(ctx))
+	case typewatch.IsClosed(w.synced) && !w.sub.View().HasSynced(): // a new session has begun
+		w.synced = make(chan struct{})
+	}
+	return w.synced
+}
+
+// detach ends the delivery to a run. It waits for functions of the watch that were called for the run or, if it was the
+// last one, for all functions.
+func (w *StandaloneWatch) detach(r *run) {
+	w.mu.Lock()
+	replayed := w.attached[r]
+	delete(w.attached, r)
+	close(w.detached)
+	w.detached = make(chan struct{})
+	if len(w.attached) == 0 && w.cancel != nil {
+		w.cancel()
+		w.cancel = nil
+		if typewatch.IsClosed(w.synced) {
+			w.synced = make(chan struct{})
+		}
+		w.detaching = closedAfter(w.sub.Detach)
+	}
+	detaching := w.detaching
+	w.mu.Unlock()
+	if replayed != nil {
+		<-replayed
+		<-detaching
+	}
+}
+
+// replay delivers the existing objects to the types of a run.
+func (w *StandaloneWatch) replay(r *run) {
+	view := w.sub.View()
+	e := feed.NewEnvironment(r.base, w.log(), w.sub)
+	records := view.Store().All()
+	next := func() {
+		for len(records) > 0 && r.base.Err() == nil && !typewatch.IsClosed(w.stopped) {
+			record := records[0]
+			records = records[1:]
+			w.enqueue(fairqueue.Background, r, w.ids(e, typewatch.NewObject(record, view)))
+		}
+		records = nil
+	}
+	for len(records) > 0 { // a function can call runtime.Goexit
+		<-closedAfter(next)
+	}
+}
+
+func (w *StandaloneWatch) log() logr.Logger { return w.controller.logOf(w.key.GVR) }
+
+func (w *StandaloneWatch) hasSynced() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return typewatch.IsClosed(w.synced)
+}
+
+// eventHandler returns an event handler. The context is cancelled, under the lock, when the event handler is removed.
+func (w *StandaloneWatch) eventHandler(ctx context.Context) typewatch.EventHandler {
+	e := feed.NewEnvironment(ctx, w.log(), w.sub)
+	return typewatch.EventHandler{
+		// Known is called again if a new session of watches begins while the handler is set. Otherwise, each run has a
+		// replay.
+		Known: func(batch []*typewatch.Object) {
+			if !w.hasSynced() {
+				return
+			}
+			for _, object := range batch {
+				w.enqueue(fairqueue.Background, nil, w.ids(e, object))
+			}
+		},
+		Synced: func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if ctx.Err() == nil && !typewatch.IsClosed(w.synced) {
+				close(w.synced)
+			}
+		},
+		Changed: func(c typewatch.Change) {
+			ids := map[ObjectIdentifiers]struct{}{}
+			feed.Affected(e, c, func(_ *feed.Source, object *typewatch.Object) {
+				for _, id := range w.ids(e, object) {
+					ids[id] = struct{}{}
+				}
+			})
+			w.enqueue(fairqueue.Live, nil, slices.Collect(maps.Keys(ids)))
+		},
+		Lost: func() {
+			for _, reg := range w.controller.servedByRuns() {
+				reg.AddAll()
+			}
+		},
+	}
+}
+
+// ids calls the MapAnyFunc. It returns nil if the function panics.
+func (w *StandaloneWatch) ids(e feed.Environment, object *typewatch.Object) (ids []ObjectIdentifiers) {
+	if !e.Call("MapAnyFunc", "MapAnyFunc panicked, nothing enqueued", func() {
+		ids = w.mapFunc(e.Context, newObject(object))
+	}) {
+		return nil
+	}
+	return ids
+}
+
+// enqueue adds objects to the queue. If only is not nil, objects of types that another run serves are ignored. If the
+// run of a type is ending, objects in the live lane that are not in the cache are kept for the next run.
+func (w *StandaloneWatch) enqueue(lane fairqueue.Lane, only *run, ids []ObjectIdentifiers) {
+	for _, id := range ids {
+		reg, err := w.controller.registrationOf(id.GVR)
+		if err != nil || only != nil && !only.scope.includes(reg) {
+			continue
+		}
+		key, err := normalizeKey(id.NamespacedKey)
+		if err != nil {
+			reg.ignoreMalformedKey("MapAnyFunc of "+nameOf(w.key.GVR), id.NamespacedKey, err)
+			continue
+		}
+		if !reg.group.Add(lane, key) && lane == fairqueue.Live && w.controller.isServedByRun(reg) {
+			reg.keepAbsent(key)
+		}
+	}
+}
+
+// observe passes the state of the watch to the initial syncs that wait for it.
+func (w *StandaloneWatch) observe(state typewatch.State) {
+	for _, reg := range w.controller.servedByRuns() {
+		reg.feed.Observe(w.sub, state)
+	}
+}

@@ -1,0 +1,231 @@
+package references
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/internal/runcontext"
+)
+
+// run holds the references of the objects of one run of the controller, and watches the types that they refer to. The
+// zero value must be started.
+type run struct {
+	once   sync.Once // guards start
+	config Config
+
+	// mu guards the fields below. It is not held while user code is called.
+	mu       sync.Mutex
+	ended    bool
+	attempts uint64 // number of the newest attempt
+	index    index
+}
+
+// kindWatch is the watch of a type.
+type kindWatch struct {
+	// started is closed when the start has ended. It has then set either standalone or err.
+	started    chan struct{}
+	standalone *dynamiccontroller.StandaloneWatch
+	err        error
+
+	synced bool // guarded by the lock of the run
+}
+
+// start initializes the run of the handler that was called with ctx. The references end together with the run, even if
+// a handler hangs.
+func (r *run) start(ctx context.Context, config Config) {
+	r.once.Do(func() {
+		ending := runcontext.Ending(ctx)
+		r.mu.Lock() // Forget can be called before the run has started
+		r.config, r.index, r.ended = config, newIndex(), ending.Err() != nil
+		r.mu.Unlock()
+		context.AfterFunc(ending, r.end)
+	})
+}
+
+// end drops all references.
+func (r *run) end() {
+	r.mu.Lock()
+	var kinds []*kind
+	for _, k := range r.index.kinds {
+		kinds = append(kinds, k)
+	}
+	r.ended, r.index = true, newIndex()
+	r.mu.Unlock()
+	stopWatches(kinds)
+}
+
+// nextAttempt returns a number that is greater than that of all earlier attempts.
+func (r *run) nextAttempt() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.attempts++
+	return r.attempts
+}
+
+// add adds a reference. If the type is not watched yet, add starts its watch.
+func (r *run) add(
+	id dynamiccontroller.ObjectIdentifiers, attempt uint64,
+	gvr schema.GroupVersionResource, s selection, selector labels.Selector,
+) error {
+	for {
+		k, isNew, err := r.kindOf(gvr)
+		if err != nil {
+			return err
+		}
+		if isNew {
+			r.startWatch(k)
+		}
+		<-k.watch.started
+		if k.watch.err != nil {
+			return k.watch.err
+		}
+		r.mu.Lock()
+		current := r.index.kinds[gvr] == k
+		if current {
+			r.index.add(id, attempt, k, s, selector)
+		}
+		r.mu.Unlock()
+		if current {
+			return nil
+		}
+		// The last other reference to the type was removed in the meantime, or the run has ended.
+	}
+}
+
+// kindOf returns the kind for a type. If it is new, the caller must start its watch.
+func (r *run) kindOf(gvr schema.GroupVersionResource) (k *kind, isNew bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return nil, false, dynamiccontroller.ErrRunEnded
+	}
+	if k := r.index.kinds[gvr]; k != nil {
+		return k, false, nil
+	}
+	k = newKind(gvr)
+	r.index.kinds[gvr] = k
+	return k, true, nil
+}
+
+// startWatch starts the watch of a kind. If it fails, it removes the kind, so that the next reference tries again.
+func (r *run) startWatch(k *kind) {
+	k.watch.err = errors.New("the function Config.WatchOptions has panicked")
+	defer func() {
+		if k.watch.err != nil {
+			r.mu.Lock()
+			r.index.removeKind(k)
+			r.mu.Unlock()
+		}
+		close(k.watch.started)
+	}()
+	mapFunc := func(_ context.Context, object dynamiccontroller.Object) []dynamiccontroller.ObjectIdentifiers {
+		return r.affected(k, object)
+	}
+	k.watch.standalone, k.watch.err = r.config.Controller.StartWatch(k.gvr, mapFunc, r.config.WatchOptions(k.gvr)...)
+	if k.watch.err == nil {
+		go r.awaitSync(k, k.watch.standalone)
+	}
+}
+
+// awaitSync reconciles the objects that refer to a kind once its watch has synced. It returns when the watch has synced
+// or has been stopped.
+func (r *run) awaitSync(k *kind, watch *dynamiccontroller.StandaloneWatch) {
+	if watch.WaitForSync(context.Background()) != nil {
+		return
+	}
+	r.mu.Lock()
+	k.watch.synced = true
+	ids := idsOf(k.targets())
+	r.mu.Unlock()
+	r.config.Controller.Enqueue(ids...)
+}
+
+// affected returns the objects to reconcile after a change to an object. Before the watch has synced, it returns none,
+// because all referrers are then reconciled once after the sync.
+func (r *run) affected(k *kind, object dynamiccontroller.Object) []dynamiccontroller.ObjectIdentifiers {
+	r.mu.Lock()
+	var candidates []*target
+	if k.watch.synced {
+		candidates = k.candidates(object.GetNamespace(), object.GetName())
+	}
+	r.mu.Unlock()
+	// A reference that is declared from here on needs no reconcile: its object has not been read yet.
+	matching := slices.DeleteFunc(candidates, func(to *target) bool { return !to.matches(object) })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return idsOf(slices.Values(matching))
+}
+
+// lister returns a lister for the cache of a type's watch.
+func (r *run) lister(gvr schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return nil, dynamiccontroller.ErrRunEnded
+	}
+	if k := r.index.kinds[gvr]; k != nil && k.isReferredTo() {
+		return k.watch.standalone.Lister(), nil
+	}
+	return nil, dynamiccontroller.ErrNotServed
+}
+
+// removeBefore removes the references of an object that no attempt since the given one has declared.
+func (r *run) removeBefore(id dynamiccontroller.ObjectIdentifiers, attempt uint64) {
+	r.mu.Lock()
+	unused := r.index.removeBefore(id, attempt)
+	r.mu.Unlock()
+	stopWatches(unused)
+}
+
+func (r *run) forget(id dynamiccontroller.ObjectIdentifiers) {
+	r.mu.Lock()
+	unused := r.index.removeBefore(id, r.attempts+1)
+	r.mu.Unlock()
+	stopWatches(unused)
+}
+
+func (r *run) forgetType(gvr schema.GroupVersionResource) {
+	r.mu.Lock()
+	var unused []*kind
+	for id := range r.index.referrers {
+		if id.GVR == gvr {
+			unused = append(unused, r.index.removeBefore(id, r.attempts+1)...)
+		}
+	}
+	r.mu.Unlock()
+	stopWatches(unused)
+}
+
+// stopWatches ends the watches of kinds that have been removed from the index. It does not wait for them. A watch that
+// is being started ends once it has been started.
+func stopWatches(kinds []*kind) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, k := range kinds {
+		if !k.watch.stop(ctx) {
+			go func() {
+				<-k.watch.started
+				k.watch.stop(ctx)
+			}()
+		}
+	}
+}
+
+// stop stops the watch unless its start failed. It returns false if the watch is still being started.
+func (w *kindWatch) stop(ctx context.Context) bool {
+	select {
+	case <-w.started:
+	default:
+		return false
+	}
+	if w.standalone != nil {
+		_ = w.standalone.Stop(ctx) // the watch ends in the background
+	}
+	return true
+}
