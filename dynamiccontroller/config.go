@@ -112,7 +112,6 @@ type settings struct {
 	metrics Metrics
 	parked  func(ObjectIdentifiers)
 
-	shardOf          func(schema.GroupVersionResource) int
 	typeEvents       TypeEvents
 	mapper           meta.RESTMapper
 	defaultTransform cache.TransformFunc
@@ -146,14 +145,6 @@ type TypeEvents func(notify func(gvr schema.GroupVersionResource, served bool)) 
 // object in the type's cache is reconciled once more.
 func WithTypeEvents(events TypeEvents) Option {
 	return func(s *settings) { s.typeEvents = events }
-}
-
-// WithShards divides the types into shards, so that each shard can have a run of its own; see
-// [DynamicController.RunShard]. The function returns the shard of a type. It must be pure: equal types always belong to
-// the same shard. It is called once for each call to StartServingGVK. By default, or if shardOf is nil, there are no
-// shards.
-func WithShards(shardOf func(gvr schema.GroupVersionResource) int) Option {
-	return func(s *settings) { s.shardOf = shardOf }
 }
 
 // WithMetrics makes the controller report metrics to m. By default, or if m is nil, no metrics are reported.

@@ -18,6 +18,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 	"github.com/dynamic-controller/engine/internal/protect"
+	"github.com/dynamic-controller/engine/internal/shards"
 )
 
 // DynamicController watches and reconciles types that can be added and removed at any time. Its methods are safe for
@@ -28,9 +29,8 @@ type DynamicController struct {
 	config    Config
 	configErr error
 
-	queue    *queue
-	pool     *typewatch.Pool
-	watching atomic.Bool // RunWatches is running
+	queue *queue
+	pool  *typewatch.Pool
 
 	mapperPanicked atomic.Bool // a panic of the REST mapper has been logged
 
@@ -40,6 +40,9 @@ type DynamicController struct {
 	// ending holds closed registrations that still have running handlers or watches.
 	ending map[schema.GroupVersionResource][]*registration
 	runs   runs
+	// watching holds the shards of the current calls to RunWatches.
+	watching map[shards.Shard]struct{}
+	scopes   scopes
 	// standalone holds the watches that belong to no single type. The slice is replaced, not changed.
 	standalone []*StandaloneWatch
 	crew       *crew    // nil while no run is active
@@ -65,6 +68,8 @@ func NewDynamicController(
 		registrations: map[schema.GroupVersionResource]*registration{},
 		ending:        map[schema.GroupVersionResource][]*registration{},
 		runs:          runs{},
+		watching:      map[shards.Shard]struct{}{},
+		scopes:        newScopes(),
 	}
 	c.configErr = c.config.validate()
 	c.queue.ShutDown() // the queue stays shut down until a run begins

@@ -31,8 +31,10 @@
 //     registration.
 //   - replacement: a watch to which a subscription changes. A swap can require one. If the controller itself replaces a
 //     watch, to store less, the subscription moves.
-//   - run: a call to Run or RunShard, during which objects are reconciled.
-//   - shard: a set of types that has a run of its own; see [WithShards].
+//   - run: a call to Run, during which objects are reconciled.
+//   - shard: one of several parts of the types, which a hash divides; see [WithShard]. A run or a call to RunWatches
+//     serves one shard, or all types.
+//   - active: of a type, that a current run or call to RunWatches serves its shard. Only active types are watched.
 //   - session: a period during which watches are running, because RunWatches or at least one run is active. It can span
 //     many runs.
 //   - term: a period of leadership; see package replica. A run usually lasts for one term.
@@ -51,7 +53,7 @@
 //
 //   - controller.go: construction. serving.go: starting, swapping and stopping a type, by its GVR. registration.go: the
 //     life of a served type, and its teardown. run.go: runs, promotion and shutdown. workers.go: the goroutines that
-//     call handlers.
+//     call handlers. runwatches.go: watches without runs. shards.go: which types a run serves, and which are active.
 //   - outcome.go: calling a handler and settling the outcome; internal/attempts: failures, backoff and parked objects.
 //   - queue.go: from a registration to the queue, internal/fairqueue.
 //   - watch.go: Owns, Watches, AddWatches and RemoveWatches. standalone.go: standalone watches. object.go: what
@@ -166,10 +168,22 @@
 //   - L5: While RunWatches is running, a promotion sends no list request and opens no watch. Every object in the
 //     cache is reconciled once, and new events take precedence.
 //
+// Shards (H2 to H4 and H6 to H8 are promises of package replica):
+//
+//   - H1: A type, and with it each of its objects, belongs to one shard. The shard depends on the type's group and
+//     resource and on the number of shards only. Current runs have the same number of shards and serve different ones.
+//   - H5: Each run reconciles each object of its shard once, and D1 holds from then on. L5 holds for a shard that
+//     RunWatches keeps warm.
+//   - H9: Only types of shards that are led or kept warm are watched. A watch that several types share runs as long as
+//     one of them is active. When the last run or call to RunWatches for a shard has returned, the goroutines of its
+//     watches have ended, and its caches, failures, delays and parked objects are gone. Its types remain registered and
+//     can be changed. Listers return [ErrOtherShard] for types of shards that are neither led nor kept warm, and
+//     [TypeStatus].OtherShard is true. Without shards, the caches are kept between runs.
+//
 // # Limitations
 //
 //   - A deletion that happens while Run is not running can be missed. Use a finalizer for cleanup that must not be
-//     skipped.
+//     skipped. With shards, the process that served the type before does not pass on anything to the next one.
 //   - Several changes to an object can result in a single handler call.
 //   - If connections are lost repeatedly, a change to a type's schema can be detected up to five minutes late. Types
 //     whose API group has no dot, such as core and apps, are not relisted to detect such changes.

@@ -47,7 +47,7 @@ func TestErrAlreadyRunning_IsReturnedByEachRun(t *testing.T) {
 		stopShard := f.startShard(0)
 		for name, run := range map[string]func(context.Context) error{
 			"Run": f.controller.Run, "RunWatches": f.controller.RunWatches,
-			"RunShard": func(ctx context.Context) error { return f.controller.RunShard(ctx, 0) },
+			"Run for the shard": f.shard(0, f.controller.Run), "RunWatches for a shard": f.shard(1, f.controller.RunWatches),
 		} {
 			if err := run(t.Context()); !errors.Is(err, dynamiccontroller.ErrAlreadyRunning) {
 				t.Errorf("%s returned %v, want ErrAlreadyRunning", name, err)

@@ -28,6 +28,7 @@ import (
 type fixture struct {
 	t          *testing.T
 	types      []schema.GroupVersionResource
+	shards     int // the number of shards, if the fixture was created by newSharded
 	client     *fake.FakeDynamicClient
 	controller *dynamiccontroller.DynamicController
 	// versions holds the number of writes to each type. The version of an object is this number plus one, so that it
@@ -46,11 +47,20 @@ func newFixture(t *testing.T, types int, config dynamiccontroller.Config, opts .
 func newFixtureWithLogger(
 	t *testing.T, log logr.Logger, types int, config dynamiccontroller.Config, opts ...dynamiccontroller.Option,
 ) *fixture {
-	f := &fixture{t: t, versions: map[schema.GroupVersionResource]int{}}
+	gvrs := make([]schema.GroupVersionResource, types)
+	for i := range gvrs {
+		gvrs[i] = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: fmt.Sprintf("type%ds", i)}
+	}
+	return newFixtureOf(t, log, gvrs, config, opts...)
+}
+
+func newFixtureOf(
+	t *testing.T, log logr.Logger, types []schema.GroupVersionResource, config dynamiccontroller.Config,
+	opts ...dynamiccontroller.Option,
+) *fixture {
+	f := &fixture{t: t, types: types, versions: map[schema.GroupVersionResource]int{}}
 	kinds := map[schema.GroupVersionResource]string{}
-	for i := range types {
-		gvr := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: fmt.Sprintf("type%ds", i)}
-		f.types = append(f.types, gvr)
+	for i, gvr := range types {
 		kinds[gvr] = fmt.Sprintf("Type%dList", i)
 	}
 	f.client = fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)

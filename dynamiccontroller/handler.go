@@ -56,11 +56,11 @@ var (
 var (
 	// ErrInvalidOptions is wrapped by the error for an invalid [Config] or invalid options, which lists all of them.
 	ErrInvalidOptions = errors.New("invalid options")
-	// ErrAlreadyRunning is returned by Run, RunShard and RunWatches if they are already running, or if user code of an
-	// earlier run, other than handlers, is still running.
+	// ErrAlreadyRunning is returned by Run and RunWatches if they are already running for any of the same types, or for a
+	// shard with another count, or if user code of an earlier run, other than handlers, is still running.
 	ErrAlreadyRunning = errors.New("already running, or user code of an earlier run is still running")
-	// ErrStillRunning is wrapped by the errors of Run, RunShard and StopServiceGVK if they return while handlers, watches
-	// or other functions are still running. The error lists them.
+	// ErrStillRunning is wrapped by the errors of Run and StopServiceGVK if they return while handlers, watches or other
+	// functions are still running. The error lists them.
 	ErrStillRunning = errors.New("still running")
 )
 

@@ -22,6 +22,10 @@ import (
 // ErrNotSynced is returned by a lister whose cache does not hold a complete list.
 var ErrNotSynced = errors.New("the cache has not synced")
 
+// ErrOtherShard is returned by a lister of a type whose shard is neither led nor kept warm by this process: Run or
+// RunWatches is active for at least one shard, but not for that of the type. See [WithShard].
+var ErrOtherShard = errors.New("the type's shard is neither led nor kept warm by this process")
+
 // Lister reads the cache of a watch. Objects are cached in encoded form and decoded on each call. The caller owns the
 // decoded objects and may modify them.
 //
@@ -50,9 +54,10 @@ type Lister interface {
 
 // Lister returns a lister that reads the cache of a served type. The lister remains valid after later calls to
 // StartServingGVK. If such a call changes the type's watch, the lister reads from the new watch. The lister's methods
-// return [ErrNotSynced] while the cache is not synced, and [ErrNotServed] once the type is no longer served. With
-// [CacheKeys], no objects are cached, so Lister and the lister's methods return an error. Listers are safe for
-// concurrent use, and may be used by handlers, predicates and MapFuncs.
+// return [ErrNotSynced] while the cache is not synced, [ErrOtherShard] while this process serves and watches only other
+// shards, and [ErrNotServed] once the type is no longer served. With [CacheKeys], no objects are cached, so Lister and
+// the lister's methods return an error. Listers are safe for concurrent use, and may be used by handlers, predicates
+// and MapFuncs.
 func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, error) {
 	reg, err := c.registrationOf(gvr)
 	if err != nil {
@@ -62,7 +67,7 @@ func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, err
 		return nil, errNoObjects(gvr)
 	}
 	return lister{gvr: gvr, find: func() (typewatch.View, error) {
-		reg, err := c.registrationOf(gvr)
+		reg, err := c.readable(gvr)
 		if err != nil {
 			return typewatch.View{}, err
 		}
@@ -92,17 +97,35 @@ type SecondaryLister interface {
 // handled, so the handler, predicate and MapFunc read the new state.
 func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key WatchKey) (SecondaryLister, error) {
 	find := func() (typewatch.View, error) {
-		if reg, err := c.registrationOf(gvr); err == nil {
+		reg, err := c.readable(gvr)
+		if errors.Is(err, ErrOtherShard) {
+			return typewatch.View{}, err
+		}
+		if err == nil {
 			if sub := reg.feed.Secondary(feed.Key(key)); sub != nil {
 				return sub.View(), nil
 			}
 		}
 		return typewatch.View{}, fmt.Errorf("%s of %s: %w", key.name(), nameOf(gvr), ErrNotServed)
 	}
-	if _, err := find(); err != nil {
-		return nil, err
+	if reg, err := c.registrationOf(gvr); err != nil || reg.feed.Secondary(feed.Key(key)) == nil {
+		return nil, fmt.Errorf("%s of %s: %w", key.name(), nameOf(gvr), ErrNotServed)
 	}
 	return secondaryLister{lister: lister{gvr: key.GVR, find: find}, controllerOnly: key.Owned && !key.EveryOwner}, nil
+}
+
+// readable returns the registration of a type, or an error if the type is not served or belongs to another shard.
+func (c *DynamicController) readable(gvr schema.GroupVersionResource) (*registration, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	reg := c.registrations[gvr]
+	switch {
+	case reg == nil:
+		return nil, fmt.Errorf("%s: %w", nameOf(gvr), ErrNotServed)
+	case c.isElsewhereLocked(reg):
+		return nil, fmt.Errorf("read %s from the cache: %w", nameOf(gvr), ErrOtherShard)
+	}
+	return reg, nil
 }
 
 func keepsNoObjects(options typewatch.Options) bool { return options.Projection == objects.Keys }

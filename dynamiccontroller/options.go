@@ -86,7 +86,6 @@ const defaultReconcileTimeout = 5 * time.Minute
 // serveOptions holds the handler and the options of one call to StartServingGVK. It is immutable once registered.
 type serveOptions struct {
 	gvr          schema.GroupVersionResource
-	shard        int
 	feed         *feed.Options // what the feed needs of these options
 	watchOptions               // of the served type
 	handler      Handler
@@ -391,9 +390,6 @@ func (c *DynamicController) newServeOptions(
 		if err := c.source.Check(secondary.watch.Projection); err != nil {
 			o.reject("%s: %w", secondary.key.name(), err)
 		}
-	}
-	if c.shardOf != nil && !callUserCode(c.log, "Shard function panicked", func() { o.shard = c.shardOf(gvr) }) {
-		o.reject("the function passed to WithShards panicked")
 	}
 	return o, invalid(errors.Join(o.errs...))
 }

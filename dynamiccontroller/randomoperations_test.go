@@ -76,15 +76,16 @@ var (
 // newSoak returns a soak with short delays, because rapid gives up after a day of bubble time.
 func newSoak(t *testing.T) *soak {
 	return &soak{
-		fixture: newFixture(t, 3, dynamiccontroller.Config{
+		fixture: newSharded(t, 3, dynamiccontroller.Config{
 			Workers: 3, ResyncPeriod: -1, QueueMaxRetries: soakRetries,
 			MinRetryDelay: time.Microsecond, MaxRetryDelay: 10 * time.Microsecond, ShutdownTimeout: time.Millisecond,
-		}, dynamiccontroller.WithShards(shardOf)),
-		running: map[soakScope]bool{},
-		stopRun: map[soakScope]func() error{},
-		serving: map[schema.GroupVersionResource]bool{},
-		stops:   map[schema.GroupVersionResource]int{},
-		objects: map[dynamiccontroller.ObjectIdentifiers]*soaked{},
+		}),
+		running:     map[soakScope]bool{},
+		stopRun:     map[soakScope]func() error{},
+		stopWatches: map[soakScope]func(){},
+		serving:     map[schema.GroupVersionResource]bool{},
+		stops:       map[schema.GroupVersionResource]int{},
+		objects:     map[dynamiccontroller.ObjectIdentifiers]*soaked{},
 	}
 }
 
@@ -216,18 +217,47 @@ func (s *soak) stopServing(rt *rapid.T) {
 	s.stops[gvr]++
 }
 
-func (s *soak) toggleWatches(*rapid.T) {
-	if s.stopWatches == nil {
-		s.stopWatches = s.runWatches()
-	} else {
-		s.endWatches()
+// toggleWatches begins or ends a call to RunWatches. If it overlaps with a current one, an error is expected.
+func (s *soak) toggleWatches(rt *rapid.T) {
+	scope := soakScopes.Draw(rt, "scope of the watches")
+	run := scope.of(s.controller.RunWatches)
+	for other := range s.stopWatches {
+		if scope == other {
+			s.endWatchesOf(scope)
+			return
+		}
+		if scope.overlaps(other) {
+			if err := forASecond(run); err == nil {
+				s.t.Errorf("RunWatches of the shard %d began during one of the shard %d; -1 means all", scope, other)
+			}
+			return
+		}
 	}
+	s.changeScopes(func() { s.stopWatches[scope] = nil })
+	s.stopWatches[scope] = s.stopper(inBackground(run))
+}
+
+func (s *soak) endWatchesOf(scope soakScope) {
+	s.changeScopes(func() {
+		s.stopWatches[scope]()
+		delete(s.stopWatches, scope)
+		s.divided = scope != allShards
+	})
+}
+
+// changeScopes calls change, which announces or ends a run or a call to RunWatches, and then forgets what the
+// controller forgets.
+func (s *soak) changeScopes(change func()) {
+	dropped := s.forget()
+	change()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dropped()
 }
 
 func (s *soak) endWatches() {
-	if s.stopWatches != nil {
-		s.stopWatches()
-		s.stopWatches = nil
+	for scope := range s.stopWatches {
+		s.endWatchesOf(scope)
 	}
 }
 
@@ -244,10 +274,7 @@ func (s *soak) changeWatches(rt *rapid.T) {
 
 // beginRun begins a run. If it overlaps with a current one, an error is expected.
 func (s *soak) beginRun(scope soakScope) {
-	run := s.controller.Run
-	if scope != allShards {
-		run = func(ctx context.Context) error { return s.controller.RunShard(ctx, int(scope)) }
-	}
+	run := scope.of(s.controller.Run)
 	for other := range s.stopRun {
 		if scope.overlaps(other) {
 			if err := forASecond(run); err == nil {
@@ -261,6 +288,7 @@ func (s *soak) beginRun(scope soakScope) {
 	s.running[scope] = true
 	s.markDue(func(id dynamiccontroller.ObjectIdentifiers) bool { return scope.includes(id.GVR) })
 	s.mu.Unlock()
+	s.changeScopes(func() { s.stopRun[scope] = nil })
 	s.stopRun[scope] = inBackground(run)
 }
 
@@ -278,8 +306,11 @@ func (s *soak) endRuns() {
 
 func (s *soak) endRun(scope soakScope) {
 	ended := time.Now()
-	_ = s.stopRun[scope]() // The error lists hung handlers, which return later.
-	delete(s.stopRun, scope)
+	s.changeScopes(func() {
+		_ = s.stopRun[scope]() // The error lists hung handlers, which return later.
+		delete(s.stopRun, scope)
+		s.divided = scope != allShards
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, o := range s.objects {

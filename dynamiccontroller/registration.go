@@ -15,7 +15,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/attempts"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/feed"
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
+	"github.com/dynamic-controller/engine/internal/shards"
 )
 
 // registration is the life of one served type, from StartServingGVK to StopServiceGVK. It persists across the
@@ -24,7 +24,7 @@ import (
 type registration struct {
 	controller *DynamicController
 	gvr        schema.GroupVersionResource
-	shard      int
+	shard      atomic.Pointer[shards.Shard] // see indexAmong
 	log        logr.Logger
 	// group is not shared with an earlier or later registration of the same GVR, so that a handler that returns late
 	// does not affect another registration.
@@ -33,11 +33,10 @@ type registration struct {
 	attempts *attempts.Table
 	backoff  *attempts.Backoff
 	feed     *feed.Feed
-	// resyncs is used only by the goroutine of the crew that performs resyncs.
-	resyncs resync.Schedule
 	// metricsForgotten, if not nil, is closed when Metrics.Forget has returned for an earlier registration.
 	metricsForgotten <-chan struct{}
 	forgetting       bool // Metrics.Forget has been called; guarded by the controller's lock
+	watched          bool // whether the type is active; see scopes; guarded by the controller's lock
 
 	stopped chan struct{} // closed when the registration is closed
 	ended   chan struct{} // closed when the registration is closed and no longer in use
@@ -60,7 +59,6 @@ func newRegistration(c *DynamicController, options *serveOptions) *registration 
 	reg := &registration{
 		controller: c,
 		gvr:        options.gvr,
-		shard:      options.shard,
 		log:        c.logOf(options.gvr),
 		attempts:   attempts.NewTable(),
 		stopped:    make(chan struct{}),

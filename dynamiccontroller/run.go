@@ -2,7 +2,6 @@ package dynamiccontroller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -16,6 +15,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 	"github.com/dynamic-controller/engine/internal/runcontext"
+	"github.com/dynamic-controller/engine/internal/shards"
 )
 
 // queue is the workqueue shared by all types, and group is the part of the queue that belongs to one registration.
@@ -31,12 +31,12 @@ type served struct {
 	run *run // nil until the first run
 }
 
-// run is one call to Run or RunShard: the context of its handlers, and the registrations that it serves. Several runs
-// can exist if they serve different shards. A run ends when its calls have returned, or after Config.ShutdownTimeout.
-// It does not stop the queue or the workers, which other runs use.
+// run is one call to Run: the context of its handlers, and the registrations that it serves. Several runs can exist if
+// they serve different shards. A run ends when its calls have returned, or after Config.ShutdownTimeout. It does not
+// stop the queue or the workers, which other runs use.
 type run struct {
 	controller *DynamicController
-	scope      scope
+	scope      shards.Shard
 	crew       *crew
 	// lifetime is the context that RunContext returns. It is cancelled when all handlers have returned.
 	lifetime context.Context
@@ -60,23 +60,13 @@ type run struct {
 	done  chan struct{}        // closed when the run has ended and all calls have returned
 }
 
-// scope is the set of types that a run serves.
-type scope struct {
-	all   bool
-	shard int // if all is false
-}
-
-func (s scope) includes(reg *registration) bool { return s.all || s.shard == reg.shard }
-
 // runs holds the current runs. Their scopes are disjoint.
-type runs map[scope]*run
+type runs map[shards.Shard]*run
 
 // add adds a run, unless its scope overlaps with that of another one.
 func (r runs) add(next *run) error {
-	for other := range r {
-		if other == next.scope || other.all || next.scope.all {
-			return ErrAlreadyRunning
-		}
+	if overlaps(r, next.scope) {
+		return ErrAlreadyRunning
 	}
 	r[next.scope] = next
 	return nil
@@ -84,10 +74,13 @@ func (r runs) add(next *run) error {
 
 // of returns the run that serves a registration, or nil.
 func (r runs) of(reg *registration) *run {
-	if whole := r[scope{all: true}]; whole != nil {
-		return whole
+	for scope := range r { // all scopes have the same count
+		if scope.Count > 1 {
+			scope.Index = reg.indexAmong(scope.Count)
+		}
+		return r[scope]
 	}
-	return r[scope{shard: reg.shard}]
+	return nil
 }
 
 func (r runs) all() iter.Seq[*run] { return maps.Values(r) }
@@ -124,43 +117,34 @@ func HistoryOf(ctx context.Context) int64 {
 }
 
 // Run reconciles objects until ctx is cancelled. It starts the workers and, unless RunWatches is already running, the
-// watches of all served types. Each run reconciles every object in the cache once, even if the object has not changed.
+// watches of the served types. Each run reconciles every object in the cache once, even if the object has not changed.
 //
 // When ctx is cancelled, no more handlers start, and the contexts of running handlers are cancelled with a cause that
 // wraps both [ErrRunEnded] and the cause of ctx. Run waits for handlers and other user code to return, for at most
 // Config.ShutdownTimeout. Its error lists any that are still running after that. Run can be called again while a
 // handler is still running. That handler's object is not reconciled again until the handler returns.
 //
-// Run returns an error immediately if it or [DynamicController.RunShard] is already running, or if user code of an
-// earlier run, other than handlers, is still running.
+// If ctx carries a shard, Run serves the types of that shard; see [WithShard]. Several shards can run at the same time.
+// Each run has its own [RunContext]. All runs share the workers, and promises F1 to F3 hold across all of them. The end
+// of a run does not affect the others. When a shard's run has ended and RunWatches does not keep its caches up to date,
+// they are dropped, together with failures, delays and parked objects. The next run lists the objects again.
+//
+// Run returns an error immediately if it is already running for the shard, for all types or for a shard with another
+// count, or if user code of an earlier run of the shard, other than handlers, is still running.
 func (c *DynamicController) Run(ctx context.Context) error {
-	if err := c.run(ctx, scope{all: true}); err != nil {
+	if err := c.run(ctx); err != nil {
 		return fmt.Errorf("run the dynamic controller: %w", err)
 	}
 	return nil
 }
 
-// RunShard reconciles the objects of the types in one shard until ctx is cancelled; see [WithShards]. In all other
-// respects, it behaves like [DynamicController.Run]. Several shards can run at the same time. Each run has its own
-// [RunContext]. All runs share the workers, and promises F1 to F3 hold across all of them. The end of a run does not
-// affect the others. While any run is active, the watches of all served types are running.
-//
-// RunShard returns an error immediately if the shard or Run is already running, if user code of an earlier run of the
-// shard, other than handlers, is still running, or if the controller has no shards.
-func (c *DynamicController) RunShard(ctx context.Context, shard int) error {
-	err := errors.New("the controller has no shards; use the option WithShards")
-	if c.shardOf != nil {
-		err = c.run(ctx, scope{shard: shard})
-	}
-	if err != nil {
-		return fmt.Errorf("run shard %d of the dynamic controller: %w", shard, err)
-	}
-	return nil
-}
-
-func (c *DynamicController) run(ctx context.Context, scope scope) error {
+func (c *DynamicController) run(ctx context.Context) error {
 	if c.configErr != nil {
 		return c.configErr
+	}
+	scope := shards.From(ctx)
+	if err := validateShard(scope); err != nil {
+		return err
 	}
 	r := &run{
 		controller: c, scope: scope, isOver: func() bool { return ctx.Err() != nil },
@@ -216,12 +200,13 @@ func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err er
 	if err := c.runs.add(r); err != nil {
 		return nil, err
 	}
+	c.enterScopeLocked(r.scope)
 	r.registrations, r.replays = map[*registration]struct{}{}, map[*StandaloneWatch]*replay{}
 	for _, w := range c.standalone {
 		r.replays[w] = &replay{}
 	}
 	for _, reg := range c.registrations {
-		if r.scope.includes(reg) {
+		if reg.isIn(r.scope) {
 			r.serveLocked(reg)
 		}
 	}
@@ -333,25 +318,25 @@ func (r *run) end(releaseWatches func()) (left []string) {
 	}
 	exited := r.crew.leave()
 	released := make(chan struct{})
-	type pending struct {
-		description string
-		done        <-chan struct{}
-	}
-	var detached []pending // set before released is closed
+	var pending []activity // set before released is closed
 	ended := closedAfter(func() {
 		<-exited
+		c.mu.Lock()
+		pending = c.leaveScopeLocked(r.scope)
+		c.mu.Unlock()
 		releaseWatches()
 		for _, reg := range r.served() {
-			detached = append(detached, pending{"a predicate or MapFunc of " + nameOf(reg.gvr), reg.feed.Detach()})
+			pending = append(pending, activity{"a predicate or MapFunc of " + nameOf(reg.gvr), reg.feed.Detach()})
 		}
 		for _, w := range c.StandaloneWatches() {
 			done := closedAfter(func() { w.detach(r) })
-			detached = append(detached, pending{"a function of the standalone watch on " + nameOf(w.key.GVR), done})
+			pending = append(pending, activity{"a function of the standalone watch on " + nameOf(w.key.GVR), done})
 		}
 		close(released)
-		for _, p := range detached {
+		for _, p := range pending {
 			<-p.done
 		}
+		c.forgetInactive()
 		c.mu.Lock()
 		delete(c.runs, r.scope)
 		c.mu.Unlock()
@@ -367,7 +352,7 @@ func (r *run) end(releaseWatches func()) (left []string) {
 			left = append(left, "TypeEvents or an unused watch")
 		}
 	default:
-		for _, p := range detached {
+		for _, p := range pending {
 			if !await(timeout, p.done) {
 				left = append(left, p.description)
 			}
@@ -413,90 +398,4 @@ func (c *DynamicController) servedByRuns() (all []*registration) {
 		all = slices.AppendSeq(all, maps.Keys(r.registrations))
 	}
 	return all
-}
-
-// RunWatches keeps the caches of all served types up to date until ctx is cancelled. It does not reconcile. Call
-// RunWatches on every replica. While it is running, runs can start and end any number of times. A standby replica
-// queues nothing.
-//
-// The watches are running while RunWatches, Run or RunShard is. RunWatches returns an error if it is already running.
-func (c *DynamicController) RunWatches(ctx context.Context) error {
-	if c.configErr != nil {
-		return fmt.Errorf("run the watches: %w", c.configErr)
-	}
-	if !c.watching.CompareAndSwap(false, true) {
-		return fmt.Errorf("run the watches: %w", ErrAlreadyRunning)
-	}
-	defer c.watching.Store(false)
-	release := c.acquireWatches(ctx, nil)
-	<-ctx.Done()
-	release()
-	return nil
-}
-
-// session is a period during which the watches are running, because RunWatches or a run is. It can span many runs.
-type session struct {
-	users int         // guarded by the controller's lock
-	stop  chan func() // once the watches have started, receives a function that stops them
-}
-
-// acquireWatches starts the watches, unless they are already running. Before starting them, it waits until the given
-// channels are closed or ctx is cancelled. The caller must call release once. When the last user releases the watches,
-// release stops them and waits for them to end.
-func (c *DynamicController) acquireWatches(ctx context.Context, ready []<-chan struct{}) (release func()) {
-	c.mu.Lock()
-	current := c.session
-	if current == nil {
-		current = &session{stop: make(chan func(), 1)}
-		c.session = current
-		defer func() {
-			for _, done := range ready {
-				await(ctx, done)
-			}
-			stop, cancel := c.pool.Start(), func() {}
-			subscribed := closedAfter(func() { cancel = c.subscribeTypeEvents() })
-			current.stop <- func() {
-				stop() // first, because the functions of TypeEvents can hang
-				<-subscribed
-				cancel()
-			}
-		}()
-	}
-	current.users++
-	c.mu.Unlock()
-	return func() {
-		c.mu.Lock()
-		current.users--
-		last := current.users == 0
-		if last {
-			c.session = nil
-		}
-		c.mu.Unlock()
-		if last {
-			stop := <-current.stop
-			stop()
-		}
-	}
-}
-
-// subscribeTypeEvents passes type events to the watches until cancel is called. A panic in TypeEvents is logged.
-func (c *DynamicController) subscribeTypeEvents() (cancel func()) {
-	if c.typeEvents == nil {
-		return func() {}
-	}
-	var cancelEvents func()
-	callUserCode(c.log, "TypeEvents panicked", func() {
-		cancelEvents = c.typeEvents(func(gvr schema.GroupVersionResource, served bool) {
-			if served {
-				c.pool.Appeared(gvr)
-			} else if c.pool.Vanished(gvr) {
-				c.log.Info("Type is no longer served by the API server", keyGVR, nameOf(gvr))
-			}
-		})
-	})
-	return func() {
-		if cancelEvents != nil {
-			callUserCode(c.log, "TypeEvents panicked", cancelEvents)
-		}
-	}
 }

@@ -25,7 +25,9 @@ func startRuns(b *testing.B, c *dynamiccontroller.DynamicController, n int) (sto
 	}
 	stops := make([]func(), n)
 	for shard := range n {
-		stops[shard] = benchRun(b, func(ctx context.Context) error { return c.RunShard(ctx, shard) })
+		stops[shard] = benchRun(b, func(ctx context.Context) error {
+			return c.Run(dynamiccontroller.WithShard(ctx, shard, n))
+		})
 	}
 	return func() {
 		for _, stop := range stops {
@@ -67,7 +69,7 @@ type manyTypes struct {
 	handler atomic.Pointer[func(dynamiccontroller.ObjectIdentifiers)] // called by the handlers of all types
 }
 
-func newManyTypes(b *testing.B, runs int) *manyTypes {
+func newManyTypes(b *testing.B) *manyTypes {
 	types, cached := benchTypes(runTypes), map[schema.GroupVersionResource][]*objects.Record{}
 	m := &manyTypes{}
 	for _, gvr := range types {
@@ -77,12 +79,7 @@ func newManyTypes(b *testing.B, runs int) *manyTypes {
 			cached[gvr] = append(cached[gvr], benchRecord(id, dynamiccontroller.ObjectIdentifiers{}, 1))
 		}
 	}
-	shards := map[schema.GroupVersionResource]int{}
-	for i, gvr := range types {
-		shards[gvr] = i % runs
-	}
-	m.DynamicController = benchController(memory{objects: cached},
-		dynamiccontroller.WithShards(func(gvr schema.GroupVersionResource) int { return shards[gvr] }))
+	m.DynamicController = benchController(memory{objects: cached})
 	benchServe(b, m.DynamicController, types, func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 		(*m.handler.Load())(id)
 		return nil
@@ -103,7 +100,7 @@ func (m *manyTypes) start(b *testing.B, runs int) (stop func()) {
 }
 
 func benchmarkRunsPromotion(b *testing.B, runs int) {
-	m := newManyTypes(b, runs)
+	m := newManyTypes(b)
 	var cpu time.Duration
 	promotions, goroutines := 0, 0
 	for b.Loop() {
@@ -122,7 +119,7 @@ func benchmarkRunsPromotion(b *testing.B, runs int) {
 }
 
 func benchmarkReconciles(b *testing.B, runs int) {
-	m := newManyTypes(b, runs)
+	m := newManyTypes(b)
 	b.Cleanup(m.start(b, runs))
 	rounds, before := 0, cpuTime()
 	for b.Loop() {
@@ -139,7 +136,7 @@ func benchmarkReconciles(b *testing.B, runs int) {
 
 func benchmarkQuiet(b *testing.B, runs int, busy bool) {
 	const busyObjects = 1000
-	m := newManyTypes(b, runs)
+	m := newManyTypes(b)
 	b.Cleanup(m.start(b, runs))
 	quiet, busyType := m.ids[0], m.ids[len(m.ids)-1].GVR
 	called := make(chan time.Time)

@@ -14,26 +14,58 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/internal/shards"
 )
 
-// shardOf puts the types of a fixture into two shards: type0s into shard 0, type1s into shard 1, type2s into shard 0,
-// and so on.
-func shardOf(gvr schema.GroupVersionResource) int {
-	return must(strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(gvr.Resource, "type"), "s"))) % 2
+// shardedTypes returns types of which the one with index i belongs to shard i modulo count.
+func shardedTypes(types, count int) []schema.GroupVersionResource {
+	gvrs := make([]schema.GroupVersionResource, types)
+	for i := range gvrs {
+		gvr := schema.GroupVersionResource{Group: "example.com", Version: "v1"}
+		for n := 0; gvr.Resource == "" || shards.Of(gvr.GroupResource(), count) != i%count; n++ {
+			gvr.Resource = fmt.Sprintf("type%dv%ds", i, n)
+		}
+		gvrs[i] = gvr
+	}
+	return gvrs
 }
 
-// newSharded returns a fixture with shards; see shardOf.
-func newSharded(t *testing.T, types int, config dynamiccontroller.Config) *fixture {
-	config.ResyncPeriod = -1
-	return newFixture(t, types, config, dynamiccontroller.WithShards(shardOf))
+// newSharded returns a fixture with two shards; see shardedTypes.
+func newSharded(
+	t *testing.T, types int, config dynamiccontroller.Config, opts ...dynamiccontroller.Option,
+) *fixture {
+	return newShardedAmong(t, types, 2, config, opts...)
 }
 
-// startShard calls RunShard in the background. The function stop ends it and returns its error.
+func newShardedAmong(
+	t *testing.T, types, count int, config dynamiccontroller.Config, opts ...dynamiccontroller.Option,
+) *fixture {
+	if config.ResyncPeriod == 0 {
+		config.ResyncPeriod = -1
+	}
+	f := newFixtureOf(t, logr.Discard(), shardedTypes(types, count), config, opts...)
+	f.shards = count
+	return f
+}
+
+// shard returns a function that calls run with the context of a shard.
+func (f *fixture) shard(index int, run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error { return run(dynamiccontroller.WithShard(ctx, index, f.shards)) }
+}
+
+// startShard calls Run for a shard in the background. The function stop ends it and returns its error.
 func (f *fixture) startShard(shard int) (stop func() error) {
-	return inBackground(func(ctx context.Context) error { return f.controller.RunShard(ctx, shard) })
+	return inBackground(f.shard(shard, f.controller.Run))
+}
+
+// watchShard calls RunWatches for a shard in the background. The function stop ends it and reports its error as a test
+// failure.
+func (f *fixture) watchShard(shard int) (stop func()) {
+	return f.stopper(inBackground(f.shard(shard, f.controller.RunWatches)))
 }
 
 // runShard is like startShard, but stop reports the error as a test failure.
@@ -46,11 +78,11 @@ func forASecond(run func(context.Context) error) error {
 	return run(ctx)
 }
 
-func TestRunShard_OverlappingRunsAreErrors(t *testing.T) {
+func TestShards_OverlappingRunsAreErrors(t *testing.T) {
 	run := func(f *fixture) error { return forASecond(f.controller.Run) }
 	shard := func(n int) func(*fixture) error {
 		return func(f *fixture) error {
-			return forASecond(func(ctx context.Context) error { return f.controller.RunShard(ctx, n) })
+			return forASecond(f.shard(n, f.controller.Run))
 		}
 	}
 	for name, test := range map[string]struct {
@@ -87,43 +119,6 @@ func TestRunShard_OverlappingRunsAreErrors(t *testing.T) {
 	}
 }
 
-func TestRunShard_RequiresWithShards(t *testing.T) {
-	f := newFixture(t, 1, dynamiccontroller.Config{})
-	err := forASecond(func(ctx context.Context) error { return f.controller.RunShard(ctx, 0) })
-	if err == nil || !strings.Contains(err.Error(), "WithShards") {
-		t.Errorf("RunShard returned %v, want an error that names the missing option", err)
-	}
-}
-
-func TestWithShards_PanicRejectsTheTypeAndChangesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		panics := false
-		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1},
-			dynamiccontroller.WithShards(func(schema.GroupVersionResource) int {
-				if panics {
-					panic("on purpose")
-				}
-				return 0
-			}))
-		gvr := f.types[0]
-		stop := f.runShard(0)
-		panics = true
-		if err := f.controller.StartServingGVK(t.Context(), gvr, succeed); err == nil || len(f.controller.Status()) != 0 {
-			t.Errorf("StartServingGVK returned %v, and the status is %+v", err, f.controller.Status())
-		}
-		panics = false
-		c := newCalls(succeed)
-		f.serve(gvr, c.handle)
-		panics = true
-		if err := f.controller.StartServingGVK(t.Context(), gvr, succeed, metadataOnly); err == nil {
-			t.Error("StartServingGVK returned nil for a swap although the shard function panicked")
-		}
-		f.put(gvr, "a")
-		c.want(t, "the handler from before the rejected swap", named("a"))
-		stop()
-	})
-}
-
 // Types are served before the runs, during a run of their shard, during a run of the other shard, and between runs.
 func TestS4_TypesAreServedByTheRunOfTheirShard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -134,7 +129,7 @@ func TestS4_TypesAreServedByTheRunOfTheirShard(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			run := dynamiccontroller.RunContext(ctx)
-			ran[run] = append(ran[run], id.GVR.Resource)
+			ran[run] = append(ran[run], fmt.Sprintf("type%ds", slices.Index(f.types, id.GVR)))
 			return nil
 		}
 		// want checks which types the runs have reconciled since the last call.
@@ -210,7 +205,7 @@ func TestD1_ChangesAtTheBeginningOfAShardRunAreNotLost(t *testing.T) {
 		for i := range 400 {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
-			go func() { ended <- f.controller.RunShard(ctx, 0) }()
+			go func() { ended <- f.shard(0, f.controller.Run)(ctx) }()
 			if i%2 == 0 {
 				f.put(parent, "a")
 			} else {
@@ -232,7 +227,7 @@ func TestD1_ChangesAtTheBeginningOfAShardRunAreNotLost(t *testing.T) {
 }
 
 // The delivery of a type's objects can begin later than its run, because earlier changes to its watches come first.
-func TestRunShard_EnqueuedObjectsWaitForTheBeginningOfTheDelivery(t *testing.T) {
+func TestShards_EnqueuedObjectsWaitForTheBeginningOfTheDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newSharded(t, 2, dynamiccontroller.Config{Workers: 2})
 		gvr := f.types[0]
@@ -341,7 +336,7 @@ func (s *shardStress) run(duration time.Duration) {
 			for i := 0; ctx.Err() == nil; i++ {
 				run, end := context.WithTimeout(ctx, time.Duration(i%7)*300*time.Microsecond)
 				began := time.Now()
-				if err := s.controller.RunShard(run, shard); err != nil && !s.hangs {
+				if err := s.shard(shard, s.controller.Run)(run); err != nil && !s.hangs {
 					s.t.Error(err)
 				}
 				end()
@@ -393,7 +388,7 @@ func TestD2_NoConcurrentCallsWhileRunsOfShardsBeginAndEnd(t *testing.T) {
 
 // The runs of two shards alternate, so that one begins whenever the other one ends. The workers end with the last run,
 // while the next run needs new ones.
-func TestRunShard_BeginsWhileTheLastOtherRunEnds(t *testing.T) {
+func TestShards_BeginsWhileTheLastOtherRunEnds(t *testing.T) {
 	f := newSharded(t, 2, dynamiccontroller.Config{Workers: 4, ShutdownTimeout: 10 * time.Second})
 	for _, gvr := range f.types {
 		if err := f.controller.StartServingGVK(t.Context(), gvr, succeed); err != nil {
@@ -404,13 +399,13 @@ func TestRunShard_BeginsWhileTheLastOtherRunEnds(t *testing.T) {
 		first, endFirst := context.WithCancel(t.Context())
 		second, endSecond := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- f.controller.RunShard(first, i%2) }()
+		go func() { ended <- f.shard(i%2, f.controller.Run)(first) }()
 		for f.status(f.types[i%2]).State == dynamiccontroller.TypeStopped {
 			runtime.Gosched()
 		}
 		began := time.Now()
 		other := make(chan error, 1)
-		go func() { other <- f.controller.RunShard(second, 1-i%2) }()
+		go func() { other <- f.shard(1-i%2, f.controller.Run)(second) }()
 		endFirst()
 		if err := <-ended; err != nil || time.Since(began) > 5*time.Second {
 			t.Fatalf("in round %d, the run took %s to end and returned %v", i, time.Since(began), err)
@@ -479,7 +474,7 @@ func (h *hangingShards) testEnd(returns bool) {
 	time.Sleep(30 * time.Second)
 	synctest.Wait()
 	if len(ended) > 0 {
-		h.t.Error("RunShard did not wait for the handler")
+		h.t.Error("Run did not wait for the handler")
 	}
 	if returns {
 		close(h.release)
@@ -488,11 +483,12 @@ func (h *hangingShards) testEnd(returns bool) {
 	}
 	err, took := <-ended, time.Since(began)
 	if returns && (err != nil || took != 30*time.Second) {
-		h.t.Errorf("RunShard returned %v after %s", err, took)
+		h.t.Errorf("Run returned %v after %s", err, took)
 	}
 	if text := fmt.Sprint(err); !returns && (took != time.Minute ||
-		!strings.Contains(text, "type0s.v1.example.com default/a") || strings.Contains(text, "type1s")) {
-		h.t.Errorf("after %s, RunShard returned %v, want an error that lists the hung handler only", took, err)
+		!strings.Contains(text, h.types[0].Resource+".v1.example.com default/a") ||
+		strings.Contains(text, h.types[1].Resource)) {
+		h.t.Errorf("after %s, Run returned %v, want an error that lists the hung handler only", took, err)
 	}
 	if cause := h.cause(1); cause != nil {
 		h.t.Errorf("the context of a handler of the other shard was cancelled: %v", cause)
@@ -595,11 +591,11 @@ func TestD11_PredicatesAndMapFuncsOfAShardAreNotCalledBetweenItsRuns(t *testing.
 func TestL5_PromotionOfAShardSendsNoRequestAndReconcilesOnlyItsObjectsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newSharded(t, 4, dynamiccontroller.Config{Workers: 2})
-		var shards [2]*calls
-		for shard := range shards {
+		var ofShard [2]*calls
+		for shard := range ofShard {
 			parent, child := f.types[shard], f.types[shard+2]
 			c := newCalls(succeed)
-			shards[shard] = c
+			ofShard[shard] = c
 			for _, name := range []string{"a", "b"} {
 				f.put(parent, name)
 				f.put(child, "of-"+name, f.id(parent, name))
@@ -610,14 +606,14 @@ func TestL5_PromotionOfAShardSendsNoRequestAndReconcilesOnlyItsObjectsOnce(t *te
 		stopWatches := f.runWatches()
 		f.client.ClearActions()
 		for range 2 {
-			for shard, c := range shards {
+			for shard, c := range ofShard {
 				stop := f.runShard(shard)
 				c.want(t, "the promoted shard", named("a", "b"))
-				shards[1-shard].want(t, "the other shard", named())
+				ofShard[1-shard].want(t, "the other shard", named())
 				f.put(f.types[shard+2], "of-b", f.id(f.types[shard], "b"))
 				c.want(t, "an event", named("b"))
 				f.put(f.types[3-shard], "of-b", f.id(f.types[1-shard], "b"))
-				shards[1-shard].want(t, "an event of the other shard", named())
+				ofShard[1-shard].want(t, "an event of the other shard", named())
 				c.want(t, "an event of the other shard's type", named())
 				stop()
 			}
@@ -661,7 +657,7 @@ func TestL5_EachRunOfAShardReconcilesEachObjectAtMostOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var others sync.WaitGroup
 	for _, run := range []func(context.Context) error{
-		f.controller.RunWatches, func(ctx context.Context) error { return f.controller.RunShard(ctx, 1) },
+		f.controller.RunWatches, f.shard(1, f.controller.Run),
 	} {
 		others.Go(func() {
 			if err := run(ctx); err != nil {
@@ -674,7 +670,7 @@ func TestL5_EachRunOfAShardReconcilesEachObjectAtMostOnce(t *testing.T) {
 	}
 	for i := range 2000 {
 		run, end := context.WithTimeout(ctx, time.Duration(i%50)*10*time.Microsecond)
-		if err := f.controller.RunShard(run, 0); err != nil {
+		if err := f.shard(0, f.controller.Run)(run); err != nil {
 			t.Error(err)
 		}
 		end()
@@ -810,7 +806,7 @@ func testReplacedWorkers(t *testing.T, rerun bool) {
 			t.Errorf("%d hung calls in run %d, want half of the workers in each run", n, round)
 		}
 		if err := stop(); err == nil {
-			t.Error("RunShard did not report the hung handlers")
+			t.Error("Run did not report the hung handlers")
 		}
 		synctest.Wait()
 		if n, want := countGoroutines()-before, int(first.running.Load()); n > 2*want {
@@ -854,7 +850,7 @@ func testReplacedWorkers(t *testing.T, rerun bool) {
 
 // Requeues and retries that are pending at the end of a shard's run are due at the beginning of its next run, also for
 // objects that are not in the cache.
-func TestRunShard_KeepsPendingRequeuesAndRetriesForTheNextRun(t *testing.T) {
+func TestShards_KeepsPendingRequeuesAndRetriesForTheNextRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newSharded(t, 2, dynamiccontroller.Config{Workers: 4, MinRetryDelay: time.Hour, MaxRetryDelay: time.Hour})
 		gvr := f.types[0]
@@ -920,7 +916,7 @@ func TestS1_TypesStartAndStopWhileShardRunsEnd(t *testing.T) {
 func (f *fixture) runRepeatedly(ctx context.Context, shard int) {
 	for i := 0; ctx.Err() == nil; i++ {
 		run, end := context.WithTimeout(ctx, time.Duration(i%5)*time.Millisecond)
-		if err := f.controller.RunShard(run, shard); err != nil {
+		if err := f.shard(shard, f.controller.Run)(run); err != nil {
 			f.t.Error(err)
 		}
 		end()
@@ -952,7 +948,7 @@ func (f *fixture) startAndStop(
 }
 
 // Runs of both shards begin and end many times, in changing order.
-func TestRunShard_ManyRunsLeaveNoGoroutines(t *testing.T) {
+func TestShards_ManyRunsLeaveNoGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newSharded(t, 2, dynamiccontroller.Config{Workers: 4})
 		c := newCalls(succeed)

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/internal/shards"
 )
 
 // soak tracks the calls that a correct controller must make for each object, and detects lost and duplicate calls.
@@ -29,16 +30,30 @@ type soak struct {
 	plans   []plan // The behavior of the next calls. Later calls succeed.
 
 	stopRun     map[soakScope]func() error // the functions that end the current runs
-	stopWatches func()                     // nil while RunWatches is not running
+	stopWatches map[soakScope]func()       // the functions that end the current calls to RunWatches
+	divided     bool                       // whether the last scope that has ended was a shard
 }
 
-// soakScope is what a run serves: a shard, or all types.
+// soakScope is what a run or a call to RunWatches serves: a shard, or all types.
 type soakScope int
 
 const allShards soakScope = -1
 
 func (scope soakScope) includes(gvr schema.GroupVersionResource) bool {
-	return scope == allShards || scope == soakScope(shardOf(gvr))
+	return scope == allShards || scope == soakShard(gvr)
+}
+
+// soakShard returns the shard of a type. There are two shards.
+func soakShard(gvr schema.GroupVersionResource) soakScope {
+	return soakScope(shards.Of(gvr.GroupResource(), 2))
+}
+
+// of returns a function that calls run with the context of the scope.
+func (scope soakScope) of(run func(context.Context) error) func(context.Context) error {
+	if scope == allShards {
+		return run
+	}
+	return func(ctx context.Context) error { return run(dynamiccontroller.WithShard(ctx, int(scope), 2)) }
 }
 
 func (scope soakScope) overlaps(other soakScope) bool {
@@ -47,7 +62,41 @@ func (scope soakScope) overlaps(other soakScope) bool {
 
 // isRunning reports whether a run serves a type. The caller must hold s.mu.
 func (s *soak) isRunning(gvr schema.GroupVersionResource) bool {
-	return s.running[allShards] || s.running[soakScope(shardOf(gvr))]
+	return s.running[allShards] || s.running[soakShard(gvr)]
+}
+
+// isWatched reports whether the caches of a type are kept.
+func (s *soak) isWatched(gvr schema.GroupVersionResource) bool {
+	if len(s.stopRun)+len(s.stopWatches) == 0 {
+		return !s.divided
+	}
+	for scope := range s.stopRun {
+		if scope.includes(gvr) {
+			return true
+		}
+	}
+	for scope := range s.stopWatches {
+		if scope.includes(gvr) {
+			return true
+		}
+	}
+	return false
+}
+
+// forget must be called before s.stopRun or s.stopWatches changes. The returned function must be called afterwards. It
+// forgets the failures and the parked objects of the types that have left or come.
+func (s *soak) forget() (dropped func()) {
+	watched := map[schema.GroupVersionResource]bool{}
+	for _, gvr := range s.types {
+		watched[gvr] = s.isWatched(gvr)
+	}
+	return func() {
+		for id, o := range s.objects {
+			if watched[id.GVR] != s.isWatched(id.GVR) {
+				o.failures, o.parked, o.unsure = 0, false, false
+			}
+		}
+	}
 }
 
 // soaked is the expected state of one object.

@@ -388,7 +388,7 @@ func (w *StandaloneWatch) ids(e feed.Environment, object *typewatch.Object) (ids
 func (w *StandaloneWatch) enqueue(lane fairqueue.Lane, only *run, ids []ObjectIdentifiers) {
 	for _, id := range ids {
 		reg, err := w.controller.registrationOf(id.GVR)
-		if err != nil || only != nil && !only.scope.includes(reg) {
+		if err != nil || only != nil && !reg.isIn(only.scope) {
 			continue
 		}
 		key, err := normalizeKey(id.NamespacedKey)

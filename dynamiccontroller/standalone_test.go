@@ -251,8 +251,7 @@ func TestStartWatch_RejectsInvalidOptions(t *testing.T) {
 // again.
 func TestL5_StandaloneWatchServesEachShardOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1},
-			dynamiccontroller.WithShards(func(gvr schema.GroupVersionResource) int { return int(gvr.Resource[4] - '0') }))
+		f := newShardedAmong(t, 3, 3, dynamiccontroller.Config{Workers: 2})
 		first, second, child := f.types[0], f.types[1], f.types[2]
 		f.put(first, "a")
 		f.put(second, "b")
@@ -262,12 +261,9 @@ func TestL5_StandaloneWatchServesEachShardOnce(t *testing.T) {
 		f.serve(second, ofSecond.handle)
 		startWatch(f, child, toOwners(first, second))
 		stopWatches := f.runWatches()
-		shard := func(n int) (stop func()) {
-			return f.stopper(inBackground(func(ctx context.Context) error { return f.controller.RunShard(ctx, n) }))
-		}
-		stopFirst := shard(0)
+		stopFirst := f.runShard(0)
 		ofFirst.want(t, "the first shard's run", named("a", "absent"))
-		stopSecond := shard(1)
+		stopSecond := f.runShard(1)
 		ofSecond.want(t, "the second shard's run", named("b", "absent too"))
 		ofFirst.want(t, "the first shard, when the second one starts", named())
 		stopFirst()
@@ -357,8 +353,7 @@ func TestD11_RunWaitsForEachStandaloneWatch(t *testing.T) {
 func TestD1_StandaloneWatchServesARunThatBeginsBetweenSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slowly := func(func(schema.GroupVersionResource, bool)) func() { return func() { time.Sleep(time.Second) } }
-		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1},
-			dynamiccontroller.WithShards(shardOf), dynamiccontroller.WithTypeEvents(slowly))
+		f := newSharded(t, 3, dynamiccontroller.Config{Workers: 2}, dynamiccontroller.WithTypeEvents(slowly))
 		second, child := f.types[1], f.types[2]
 		c := newCalls(succeed)
 		f.serve(second, c.handle)
@@ -482,8 +477,7 @@ func TestStandaloneWatch_WaitForSyncAfterARunThatEndsEarly(t *testing.T) {
 func TestStandaloneWatch_WaitForSyncBetweenSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slowly := func(func(schema.GroupVersionResource, bool)) func() { return func() { time.Sleep(time.Second) } }
-		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1},
-			dynamiccontroller.WithShards(shardOf), dynamiccontroller.WithTypeEvents(slowly))
+		f := newSharded(t, 3, dynamiccontroller.Config{Workers: 2}, dynamiccontroller.WithTypeEvents(slowly))
 		child := f.types[2]
 		f.serve(f.types[1], succeed)
 		w := startWatch(f, child, toOwners(f.types[1]))

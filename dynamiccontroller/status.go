@@ -20,7 +20,8 @@ type TypeState string
 // The states of a type. There are no other values. A type that starts without errors goes through TypeStopped,
 // TypeSyncing and TypeSynced, in that order.
 const (
-	// TypeStopped means that none of Run, RunShard and RunWatches is running.
+	// TypeStopped means that neither Run nor RunWatches is running, or that they run only for shards to which the type
+	// does not belong; see [TypeStatus].OtherShard.
 	TypeStopped TypeState = "Stopped"
 	// TypeSyncing means that the watch has started but its first list since then is not complete yet.
 	TypeSyncing TypeState = "Syncing"
@@ -86,6 +87,9 @@ type ReplacementStatus struct {
 type TypeStatus struct {
 	GVR         schema.GroupVersionResource
 	WatchStatus // of the watch for the type's own objects
+	// OtherShard is true if Run or RunWatches is active, but only for shards to which the type does not belong. The type
+	// is then not watched, its state is TypeStopped, and its caches are empty.
+	OtherShard bool
 
 	Live       int           // objects waiting because of events, retries that are due, or Enqueue
 	Background int           // objects waiting because of an initial list, a swap, a promotion or a resync
@@ -159,7 +163,7 @@ func (c *DynamicController) TypeStatusOf(gvr schema.GroupVersionResource) (TypeS
 func (r *registration) status() TypeStatus {
 	queued := r.group.Stats()
 	status := TypeStatus{
-		GVR: r.gvr, WatchStatus: watchStatusOf(r.feed.Primary()),
+		GVR: r.gvr, WatchStatus: watchStatusOf(r.feed.Primary()), OtherShard: r.controller.isElsewhere(r),
 		Live: queued.Live, Background: queued.Background, Oldest: queued.Oldest, Delayed: queued.Delayed,
 	}
 	status.addRunning(r.feed.Primary(), "")
@@ -217,34 +221,33 @@ func watchStatusOf(sub *typewatch.Subscription) WatchStatus {
 }
 
 // AllInformerHaveSynced reports whether the cache of every served type holds a complete list. It returns false if any
-// type cannot sync, so it should not be used as a readiness check. It ignores watches on owned and watched types.
+// type cannot sync, so it should not be used as a readiness check. It ignores watches on owned and watched types, and
+// types for which [TypeStatus].OtherShard is true.
 func (c *DynamicController) AllInformerHaveSynced() bool {
-	return !slices.ContainsFunc(c.registered(), func(r *registration) bool { return !r.feed.HasSynced() })
+	return !slices.ContainsFunc(c.registered(), func(r *registration) bool {
+		return !r.feed.HasSynced() && !c.isElsewhere(r)
+	})
 }
 
-// WaitForInformersSync waits until every currently served type has synced or is no longer served. It returns false if
-// stopCh is closed first. To wait for a single type, or to wait with a context, use WaitForGVRSync.
+// WaitForInformersSync waits until every currently served type has synced or is no longer served. It ignores types for
+// which [TypeStatus].OtherShard is true. It returns false if stopCh is closed first. To wait for a single type, or to
+// wait with a context, use WaitForGVRSync.
 func (c *DynamicController) WaitForInformersSync(stopCh <-chan struct{}) bool {
-	return !slices.ContainsFunc(c.registered(), func(r *registration) bool { return !r.waitForSync(stopCh) })
+	return !slices.ContainsFunc(c.registered(), func(r *registration) bool { return !r.waitForSync(stopCh, true) })
 }
 
 // WaitForGVRSync waits until the type has synced with the options passed to the latest call to StartServingGVK. It
-// returns [ErrNotServed] if the type is not served or is stopped in the meantime. If ctx is cancelled first, the error
-// wraps context.Cause(ctx) and describes the type's state.
+// returns [ErrNotServed] if the type is not served or is stopped in the meantime. It also waits while the type belongs
+// to a shard that this process neither serves nor watches. If ctx is cancelled first, the error wraps
+// context.Cause(ctx) and describes the type's state. In that case of another shard, it also wraps [ErrOtherShard].
 func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.GroupVersionResource) error {
 	for {
 		reg, err := c.registrationOf(gvr)
 		if err != nil {
 			return err
 		}
-		if !reg.waitForSync(ctx.Done()) {
-			primary := reg.feed.Primary()
-			state, replaced := primary.Replacement()
-			if !replaced {
-				state = primary.State()
-			}
-			return fmt.Errorf("wait for %s to sync: %w; state %s since %s: %s", nameOf(gvr), context.Cause(ctx),
-				TypeState(state.Phase), state.Since.Format(time.RFC3339), cmp.Or(state.Message, "no error so far"))
+		if !reg.waitForSync(ctx.Done(), false) {
+			return fmt.Errorf("wait for %s to sync: %w; %w", nameOf(gvr), context.Cause(ctx), reg.whyUnsynced())
 		}
 		if !typewatch.IsClosed(reg.stopped) {
 			return nil
@@ -252,17 +255,43 @@ func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.Group
 	}
 }
 
+// whyUnsynced describes the state of a type that has not synced.
+func (r *registration) whyUnsynced() error {
+	if r.controller.isElsewhere(r) {
+		return ErrOtherShard
+	}
+	primary := r.feed.Primary()
+	state, replaced := primary.Replacement()
+	if !replaced {
+		state = primary.State()
+	}
+	return fmt.Errorf("state %s since %s: %s",
+		TypeState(state.Phase), state.Since.Format(time.RFC3339), cmp.Or(state.Message, "no error so far"))
+}
+
 // waitForSync waits until the registration has synced with its latest options or is closed. It returns false if stop
-// closes first.
-func (r *registration) waitForSync(stop <-chan struct{}) bool {
-	for !r.feed.HasSynced() {
+// closes first. If the type belongs to another shard, waitForSync returns true if ignoreOthers is true, and waits
+// otherwise.
+func (r *registration) waitForSync(stop <-chan struct{}, ignoreOthers bool) bool {
+	c := r.controller
+	for {
+		c.mu.RLock()
+		changed, elsewhere := c.scopes.changed, c.isElsewhereLocked(r)
+		c.mu.RUnlock()
+		synced := r.feed.Synced() // before HasSynced, so that no step is missed
+		switch {
+		case elsewhere && ignoreOthers, !elsewhere && r.feed.HasSynced():
+			return true
+		case elsewhere:
+			synced = nil
+		}
 		select {
-		case <-r.feed.Synced():
+		case <-synced:
+		case <-changed:
 		case <-r.stopped:
 			return true
 		case <-stop:
 			return false
 		}
 	}
-	return true
 }

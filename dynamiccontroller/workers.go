@@ -1,6 +1,7 @@
 package dynamiccontroller
 
 import (
+	"cmp"
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
@@ -115,18 +116,22 @@ func (w *crew) resync() {
 	}
 	ticker := time.NewTicker(resync.Tick(period))
 	defer ticker.Stop()
-	seed := maphash.MakeSeed()
+	seed, schedules := maphash.MakeSeed(), map[*registration]*resync.Schedule{}
 	for {
 		select {
 		case <-w.stop:
 			return
 		case now := <-ticker.C:
+			former := schedules
+			schedules = map[*registration]*resync.Schedule{} // nothing is left of types that are not served any more
 			for _, reg := range w.controller.servedByRuns() {
 				if w.over.Load() { // another crew can have begun
 					return
 				}
-				reg.resyncs.Start(seed, now)
-				reg.AddExisting(reg.resyncs.Due(now, period, reg.allKeys))
+				schedule := cmp.Or(former[reg], &resync.Schedule{})
+				schedule.Start(seed, now)
+				reg.AddExisting(schedule.Due(now, period, reg.allKeys))
+				schedules[reg] = schedule
 			}
 		}
 	}

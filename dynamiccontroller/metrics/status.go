@@ -12,7 +12,8 @@ type Controller interface {
 	Status() []dynamiccontroller.TypeStatus
 }
 
-// NewStatus returns a collector that reads the status of the controller on each scrape.
+// NewStatus returns a collector that reads the status of the controller on each scrape. It ignores types that belong to
+// shards of other processes, so that the number of series depends on the types that this process serves or watches.
 func NewStatus(controller Controller, opts ...Option) prometheus.Collector {
 	s := &status{controller: controller, options: newOptions(opts)}
 	gauge := func(name, help string, more ...string) *prometheus.Desc {
@@ -62,7 +63,12 @@ func (s *status) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (s *status) Collect(to chan<- prometheus.Metric) {
-	types := s.controller.Status()
+	var types []dynamiccontroller.TypeStatus
+	for _, t := range s.controller.Status() {
+		if !t.OtherShard {
+			types = append(types, t)
+		}
+	}
 	if s.options.withoutTypeLabels {
 		s.collect(to, schema.GroupVersionResource{}, types...)
 		return

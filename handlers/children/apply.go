@@ -266,7 +266,8 @@ func (c *call) readCached(
 
 // isUncached reports whether the error means that the cache does not serve the type, or does not serve it yet.
 func isUncached(err error) bool {
-	return errors.Is(err, dynamiccontroller.ErrNotServed) || errors.Is(err, dynamiccontroller.ErrNotSynced)
+	return errors.Is(err, dynamiccontroller.ErrNotServed) || errors.Is(err, dynamiccontroller.ErrNotSynced) ||
+		errors.Is(err, dynamiccontroller.ErrOtherShard)
 }
 
 // isUpToDate reports whether the child need not be applied.

@@ -13,8 +13,8 @@ import (
 // Cache finds children without requests. For each type that it serves, it must hold all objects with the label
 // <name>/parent, in Config.Namespaces or, if these are empty, in all namespaces. It need not hold other objects: if it
 // does not hold a desired child, the child is created with a request that fails if the object exists. In that case, the
-// object is read from the API server. If the error of a method wraps dynamiccontroller.ErrNotServed or ErrNotSynced,
-// children of the type are read from the API server. The methods are called concurrently.
+// object is read from the API server. If the error of a method wraps dynamiccontroller.ErrNotServed, ErrNotSynced or
+// ErrOtherShard, children of the type are read from the API server. The methods are called concurrently.
 type Cache interface {
 	// Get returns a whole object, which the caller can modify. If the object does not exist, the error is a NotFound.
 	Get(ctx context.Context, gvr schema.GroupVersionResource, namespace, name string) (*unstructured.Unstructured, error)

@@ -182,6 +182,16 @@ func (t *Table) Count(key string) int {
 	return e.failures + e.requeues
 }
 
+// Reset removes all entries.
+func (t *Table) Reset() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.entries) > 0 {
+		t.entries = map[string]entry{}
+		t.absent.Init()
+	}
+}
+
 // Close removes all entries. Later changes are ignored.
 func (t *Table) Close() {
 	t.mu.Lock()

@@ -15,7 +15,8 @@
 //	    └─────────────────────────┴────── Detach: the run ends ───────────┘
 //
 // While a feed is detached, its subscriptions keep the caches up to date, but no keys are passed on. During the initial
-// sync, keys are passed on, and the target does not process them. [Feed.Swap], [Feed.AddWatches] and
+// sync, keys are passed on, and the target does not process them. A feed that is not active, because its type belongs
+// to a shard of another process, watches nothing; see [Feed.SetActive]. [Feed.Swap], [Feed.AddWatches] and
 // [Feed.RemoveWatches] change a feed in any state, and [Feed.Close] ends it.
 //
 // Where to find what:

@@ -57,7 +57,7 @@ func Example() {
 		Watch: typewatch.Options{Key: typewatch.Key{GVR: widgets, Projection: objects.Full}},
 	}
 	target := printer{resumed: make(chan struct{}), changed: make(chan struct{})}
-	f := feed.New(pool, logr.Discard(), target, &feed.Options{Primary: source})
+	f := feed.New(pool, logr.Discard(), target, &feed.Options{Primary: source}, true)
 	<-f.Attach(nil, context.Background)
 	<-target.resumed
 	for f.Primary().State().Open.IsZero() { // client-go's fake does not send what happens between a list and a watch

@@ -16,12 +16,13 @@ import (
 // Feed holds the subscriptions of a served type; see the package documentation. Its methods are safe for concurrent
 // use.
 type Feed struct {
-	pool    *typewatch.Pool
-	target  Target
-	log     logr.Logger
-	primary *typewatch.Subscription
-	options atomic.Pointer[Options] // in effect; written under mu
-	ended   chan struct{}           // closed when the feed is closed and nothing of it is running
+	// activity is that of all subscriptions.
+	activity *typewatch.Activity
+	target   Target
+	log      logr.Logger
+	primary  *typewatch.Subscription
+	options  atomic.Pointer[Options] // in effect; written under mu
+	ended    chan struct{}           // closed when the feed is closed and nothing of it is running
 
 	effects sync.Mutex // held while a swap takes effect, so that swaps do so in order; taken before mu
 
@@ -39,16 +40,16 @@ type Feed struct {
 }
 
 // New returns a feed for a type. It subscribes to the objects of the primary source at once, and to those of the
-// secondaries when [Feed.Start] is called.
-func New(pool *typewatch.Pool, log logr.Logger, target Target, options *Options) *Feed {
+// secondaries when [Feed.Start] is called. If active is false, the caches stay empty until [Feed.SetActive] is called.
+func New(pool *typewatch.Pool, log logr.Logger, target Target, options *Options, active bool) *Feed {
 	f := &Feed{
-		pool: pool, target: target, log: log, newest: newSwap(options), ended: make(chan struct{}),
-		secondaries: map[Key]*secondary{},
+		activity: pool.NewActivity(active), target: target, log: log, newest: newSwap(options),
+		ended: make(chan struct{}), secondaries: map[Key]*secondary{},
 	}
 	f.options.Store(options)
 	f.newest.state = swapDone
 	close(f.newest.settled)
-	f.primary = pool.Subscribe(options.Primary.options(), nil)
+	f.primary = f.activity.Subscribe(options.Primary.options(), nil)
 	return f
 }
 
@@ -57,6 +58,11 @@ func (f *Feed) Start() (done <-chan struct{}) {
 	sources := f.options.Load().Secondaries
 	return f.apply(change{keys: keysOf(sources), f: func() { _ = f.addSecondaries(sources, false, Caller{}) }})
 }
+
+// SetActive determines whether the feed's sources are watched. While they are not, the caches are empty, and a swap
+// takes effect at once. SetActive does not block. The function wait waits until the goroutines of watches that the feed
+// has left have ended. The feed can be attached or detached.
+func (f *Feed) SetActive(active bool) (wait func()) { return f.activity.Set(active) }
 
 // Attach starts the delivery of keys to the target: first all objects in the caches, and then those that change. It
 // calls begin, which returns the context that is passed to the functions of the sources, or nil if the run is already

@@ -133,7 +133,7 @@ func (f *fixture) start(options *Options) (end func()) {
 		Source: recordclient.Clients{Dynamic: f.client, Metadata: fakemetadata.New(f.client, f.wait)},
 		Log:    func(schema.GroupVersionResource) logr.Logger { return logr.Discard() },
 	})
-	f.Feed = New(pool, logr.Discard(), f.target, options)
+	f.Feed = New(pool, logr.Discard(), f.target, options, true)
 	<-f.Start()
 	stop := pool.Start()
 	synctest.Wait()

@@ -137,6 +137,34 @@ func (i *initialSync) checkLocked() {
 	})
 }
 
+// IsWarm reports whether an initial sync that began now would not have to wait for a list: all caches are complete,
+// except those of sources whose requests have failed for as long as an initial sync waits for a secondary.
+func (f *Feed) IsWarm() bool {
+	if !f.HasSynced() && !cannotSync(f.primary) {
+		return false
+	}
+	for _, sub := range f.Secondaries() {
+		if !IsWarm(sub) {
+			return false
+		}
+	}
+	return true
+}
+
+// IsWarm is like [Feed.IsWarm], for a subscription that belongs to no feed.
+func IsWarm(sub *typewatch.Subscription) bool { return sub.View().HasSynced() || cannotSync(sub) }
+
+// cannotSync reports whether the requests of a subscription, or of the watch that replaces its current one, have failed
+// for as long as an initial sync waits for them.
+func cannotSync(sub *typewatch.Subscription) bool {
+	state, replaced := sub.Replacement()
+	if !replaced {
+		state = sub.State()
+	}
+	limit, failed := failureLimits[state.Phase]
+	return failed && time.Since(state.Since) >= limit
+}
+
 // failureLimits maps the phase of a failing secondary to the maximum time that the initial sync waits for it.
 var failureLimits = map[typewatch.Phase]time.Duration{
 	typewatch.NotFound:  maxUnavailableWait,

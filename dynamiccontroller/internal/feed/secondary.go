@@ -157,7 +157,7 @@ func (f *Feed) add(source *Source, caller Caller) {
 		return // the type was stopped while AddWatches was being called
 	}
 	sec := &secondary{key: source.Key, subscribed: source, newest: source, indexes: source.Watch.Indexes}
-	sub := f.pool.Subscribe(source.options(), func(state typewatch.State) { f.observe(sec, state) })
+	sub := f.activity.Subscribe(source.options(), func(state typewatch.State) { f.observe(sec, state) })
 	f.mu.Lock()
 	sec.sub = sub // under the lock, because observe may be called concurrently
 	sec.addCallerLocked(caller)

@@ -22,6 +22,8 @@
 //	                │  └── session ends ────┘    └── CancelReplace ───┘
 //	                └── Replace ──▶ waiting for the new watch      Close is possible in every state.
 //
+// A subscription that belongs to an [Activity] can also be inactive. It then has no watch in the pool.
+//
 // While replacing, the subscription reads from the old watch, and its event handler receives the changes from that
 // watch. When the subscription switches, the difference between the two stores is delivered. The new store is at least
 // as recent as the old one.

@@ -102,11 +102,20 @@ func NewPool(config Config) *Pool {
 // If observe is not nil, it is called when the phase of the subscription's current watch changes. It must not use the
 // pool or change a subscription. It may be called once more while [Subscription.Close] is running.
 func (p *Pool) Subscribe(options Options, observe func(State)) *Subscription {
-	s := &Subscription{pool: p, observe: observe, ended: make(chan struct{}), switched: closedChannel}
+	return p.subscribe(options, observe, nil)
+}
+
+func (p *Pool) subscribe(options Options, observe func(State), activity *Activity) *Subscription {
+	s := &Subscription{
+		pool: p, observe: observe, activity: activity, ended: make(chan struct{}), switched: closedChannel,
+	}
 	s.synced.Store(ptr.To(make(chan struct{})))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w := p.joinLocked(options)
+	if activity != nil {
+		activity.subscriptions[s] = struct{}{}
+	}
+	w := s.joinLocked(options)
 	w.subscriptions[s] = struct{}{}
 	s.setViewLocked(w, &options)
 	s.setSynced(w.listed.Load())
@@ -121,7 +130,7 @@ func (p *Pool) joinLocked(options Options) *watch {
 		return p.newWatchLocked(options.Key, options.Transform)
 	}
 	for key := options.Key; key.Projection <= objects.Complete; key.Projection++ {
-		if w := p.shared[key]; w != nil && (key == options.Key || !w.fails) {
+		if w := p.sharedLocked(key); w != nil && (key == options.Key || !w.fails) {
 			return w
 		}
 	}
@@ -187,9 +196,9 @@ func (p *Pool) settleLocked(w *watch) {
 	for s := range w.subscriptions {
 		switch options := s.view.Load().options; {
 		case options.Projection == w.key.Projection:
-		case stays && s.replacement != nil && s.replacement.isMove:
+		case stays && s.replacement != nil && s.replacement.isMove && !s.replacement.to.idle:
 			s.dropLocked()
-		case !stays && s.replacement == nil:
+		case !stays && s.replacement == nil && s.isActiveLocked():
 			r := s.replaceLocked(*options, p.exactLocked(key), func() {}, func() {})
 			r.isMove = true
 			go r.run()
@@ -203,13 +212,23 @@ func (p *Pool) settleLocked(w *watch) {
 }
 
 func (p *Pool) exactLocked(key Key) *watch {
-	if w := p.shared[key]; w != nil {
+	if w := p.sharedLocked(key); w != nil {
 		return w
 	}
 	return p.newWatchLocked(key, nil)
 }
 
-// Len returns the number of watches.
+// sharedLocked returns the watch with the key that subscriptions can join, or nil. It starts the watch, which may have
+// been skipped when the session began.
+func (p *Pool) sharedLocked(key Key) *watch {
+	w := p.shared[key]
+	if w != nil {
+		p.startLocked(w)
+	}
+	return w
+}
+
+// Len returns the number of watches, except idle ones.
 func (p *Pool) Len() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,9 +238,9 @@ func (p *Pool) Len() (n int) {
 	return n
 }
 
-// Start runs the watches of all current and future subscriptions until stop is called. It does not block. stop cancels
-// the watches and waits for their goroutines to end. A hung transform delays stop. The stores are kept. If Start is
-// called again, watches start once those of the earlier call have ended.
+// Start runs the watches of all active subscriptions, current and future, until stop is called; see [Activity]. It does
+// not block. stop cancels the watches and waits for their goroutines to end. A hung transform delays stop. The stores
+// are kept. If Start is called again, watches start once those of the earlier call have ended.
 func (p *Pool) Start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	current := &session{ctx: ctx}
@@ -230,7 +249,9 @@ func (p *Pool) Start() (stop func()) {
 	p.session = current
 	for _, watches := range p.byType {
 		for _, w := range watches {
-			p.startLocked(w)
+			if w.isWantedLocked() {
+				p.startLocked(w)
+			}
 		}
 	}
 	return func() {
@@ -270,7 +291,7 @@ func (p *Pool) Hold() (release func()) {
 // not ended, the new one waits for it.
 func (p *Pool) startLocked(w *watch) {
 	current := p.session
-	if current == nil || w.closed || w.startedIn == current {
+	if current == nil || w.idle || w.closed || w.startedIn == current {
 		return
 	}
 	ctx, cancel := context.WithCancel(current.ctx)

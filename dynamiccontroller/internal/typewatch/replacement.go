@@ -52,7 +52,8 @@ type replacement struct {
 //
 // The new store is at least as recent as the old one, unless the API server's etcd was restored from a backup or the
 // versions of the stores cannot be compared. If the new watch does not sync, the subscription keeps the current one. If
-// the current watch has never synced, or if the new options select the same watch, the switch is immediate.
+// the current watch has never synced, if the new options select the same watch, or if the subscription is not active
+// (see [Activity]), the switch is immediate.
 //
 // Replace has no effect after Close. It cancels any pending replacement. The callbacks must not call methods of the
 // pool or change a subscription, and should return quickly, because onReplace blocks two watches. If onReplace is
@@ -65,7 +66,7 @@ func (s *Subscription) Replace(options Options, onReplace, onDelivered func()) {
 		p.mu.Unlock()
 		return
 	}
-	w, to := s.view.Load().watch, p.joinLocked(options)
+	w, to := s.view.Load().watch, s.joinLocked(options)
 	if to == w {
 		switched := s.switched
 		s.dropLocked()
@@ -79,7 +80,7 @@ func (s *Subscription) Replace(options Options, onReplace, onDelivered func()) {
 	}
 	r := s.replaceLocked(options, to, onReplace, onDelivered)
 	p.mu.Unlock()
-	if !w.everListed.Load() && r.attempt(true) {
+	if (to.idle || !w.everListed.Load()) && r.attempt(true) {
 		close(r.ended)
 		return
 	}
@@ -92,6 +93,7 @@ func (s *Subscription) CancelReplace() {
 	if s.replacement != nil && !s.replacement.isMove {
 		s.dropLocked()
 		s.pool.settleLocked(s.view.Load().watch)
+		s.placeLocked() // the replacement may have been the one that follows the activity
 	}
 	switched := s.switched
 	s.pool.mu.Unlock()
@@ -224,6 +226,9 @@ func (r *replacement) attempt(atOnce bool) (over bool) {
 	if s.view.Load().watch != from {
 		return true // this replacement was cancelled, and another one has switched
 	}
+	if to.idle {
+		return r.switchOver(from, to, nil)
+	}
 	listed := to.listed.Load() && !to.isEmptied()
 	if from.everListed.Load() && !listed || atOnce && listed && s.handler != nil {
 		return false
@@ -296,7 +301,12 @@ func (r *replacement) switchOver(from, to *watch, unusable []string) (over bool)
 	r.leaveTargetLocked()
 	delete(from.subscriptions, s)
 	to.subscriptions[s] = struct{}{}
-	s.leavePass()
+	if to.idle {
+		s.abandonPass()
+		s.announced = false
+	} else {
+		s.leavePass()
+	}
 	before, after := *s.view.Load(), s.setViewLocked(to, &r.options)
 	s.setSynced(to.listed.Load())
 	p.settleLocked(to)

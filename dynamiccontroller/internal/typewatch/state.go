@@ -26,8 +26,8 @@ type State = listwatch.State
 
 // watchState summarizes the states of a watch's loops, and passes type events to them.
 type watchState struct {
-	observe func(State) // must not be nil
-	loops   []*listwatch.Loop
+	observe func(State)           // must not be nil
+	loops   []*listwatch.Loop     // none if the watch is idle
 	current atomic.Pointer[State] // the newest state that was observed
 
 	mu       sync.Mutex // held while observe is called
@@ -99,6 +99,9 @@ func (s *watchState) update() {
 // summary returns the state of the loop that determines the state of the watch. The watch has synced when all loops
 // have.
 func (s *watchState) summary() State {
+	if len(s.loops) == 0 {
+		return State{}
+	}
 	order := map[Phase]int{Stopped: 0, NotFound: 1, Forbidden: 1, Failing: 1, Syncing: 2, Synced: 3}
 	first := s.loops[0].State()
 	for _, l := range s.loops[1:] {

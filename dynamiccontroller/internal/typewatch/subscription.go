@@ -44,14 +44,15 @@ type EventHandler struct {
 // Subscription is one user of a watch. Its methods are safe for concurrent use, but the caller must serialize calls to
 // Replace, CancelReplace and Close if their order matters.
 type Subscription struct {
-	pool    *Pool
-	observe func(State)
-	view    atomic.Pointer[View]          // written under pool.mu and, if the watch changes, both delivery locks
-	synced  atomic.Pointer[chan struct{}] // the channel is closed while the watch is synced; written under pool.mu
-	closed  atomic.Bool                   // written while pool.mu is held
-	ended   chan struct{}
-	inbox   inbox // used under the delivery lock of the current watch, except by its goroutine
-	calls   calls
+	pool     *Pool
+	observe  func(State)
+	activity *Activity                     // nil if the subscription is always active
+	view     atomic.Pointer[View]          // written under pool.mu and, if the watch changes, both delivery locks
+	synced   atomic.Pointer[chan struct{}] // the channel is closed while the watch is synced; written under pool.mu
+	closed   atomic.Bool                   // written while pool.mu is held
+	ended    chan struct{}
+	inbox    inbox // used under the delivery lock of the current watch, except by its goroutine
+	calls    calls
 
 	// Guarded by the delivery lock of the current watch.
 	handler *EventHandler
@@ -225,6 +226,9 @@ func (s *Subscription) Close() {
 	view.indexes.drop()
 	w := view.watch
 	delete(w.subscriptions, s)
+	if s.activity != nil {
+		delete(s.activity.subscriptions, s)
+	}
 	p.leaveLocked(w, s)
 	waitFor := s.waitFor
 	go func() {

@@ -25,6 +25,7 @@ type watch struct {
 	pool       *Pool
 	key        Key
 	shared     bool // whether other subscriptions can join
+	idle       bool // belongs to an inactive subscription and has no reflectors; see Activity
 	log        logr.Logger
 	transform  cache.TransformFunc // nil if objects are stored as they are received
 	state      *watchState
@@ -89,14 +90,27 @@ type reflector struct {
 
 var _ listwatch.Store = (*reflector)(nil)
 
-func newWatch(p *Pool, key Key, transform cache.TransformFunc) *watch {
-	log := p.config.Log(key.GVR)
+// newIdleWatch returns a watch for an inactive subscription. It does not belong to the pool.
+func newIdleWatch(p *Pool, key Key) *watch {
+	w := emptyWatch(p, key)
+	w.idle = true
+	w.state = newWatchState(func(State) {})
+	return w
+}
+
+func emptyWatch(p *Pool, key Key) *watch {
 	w := &watch{
-		pool: p, key: key, shared: transform == nil, log: log,
+		pool: p, key: key,
 		store: objects.NewStore(key.Projection), subscriptions: map[*Subscription]struct{}{}, done: closedChannel,
 	}
 	w.incoming.Store(&[]*replacement{})
 	w.unusable.Store(&Unusable{})
+	return w
+}
+
+func newWatch(p *Pool, key Key, transform cache.TransformFunc) *watch {
+	w, log := emptyWatch(p, key), p.config.Log(key.GVR)
+	w.shared, w.log = transform == nil, log
 	if key.Projection != objects.Keys {
 		w.transform = protect.Transform(p.config.Transform, transform)
 	}

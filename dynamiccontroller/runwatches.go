@@ -1,0 +1,176 @@
+package dynamiccontroller
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/feed"
+	"github.com/dynamic-controller/engine/internal/shards"
+)
+
+// RunWatches keeps the caches of the served types up to date until ctx is cancelled: those of all types or, if ctx
+// carries a shard, of the types in the shard; see [WithShard]. It does not reconcile. Call RunWatches on every replica
+// that may lead. While it is running, runs can start and end any number of times. A standby replica queues nothing.
+//
+// The watches of a type are running while RunWatches or Run is, for its shard or for all types. When the last one has
+// ended and was for a shard, the type's caches are dropped. Calls for several shards can run at the same time.
+// RunWatches returns an error if it is already running for the shard, or for a shard with another count.
+func (c *DynamicController) RunWatches(ctx context.Context) error {
+	if err := c.runWatches(ctx); err != nil {
+		return fmt.Errorf("run the watches: %w", err)
+	}
+	return nil
+}
+
+func (c *DynamicController) runWatches(ctx context.Context) error {
+	if c.configErr != nil {
+		return c.configErr
+	}
+	scope := shards.From(ctx)
+	if err := validateShard(scope); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	if overlaps(c.watching, scope) {
+		c.mu.Unlock()
+		return ErrAlreadyRunning
+	}
+	c.watching[scope] = struct{}{}
+	c.enterScopeLocked(scope)
+	c.mu.Unlock()
+	release := c.acquireWatches(ctx, nil)
+	<-ctx.Done()
+	c.mu.Lock()
+	dropped := c.leaveScopeLocked(scope)
+	c.mu.Unlock()
+	release()
+	for _, watches := range dropped {
+		<-watches.done
+	}
+	c.forgetInactive()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.watching, scope)
+	return nil
+}
+
+// WatchRunner runs the watches of a controller, and reports whether they have synced. It is a value for code that keeps
+// caches up to date and does not need the rest of the controller, such as package replica. Use
+// [DynamicController.Watches] to create it.
+type WatchRunner struct{ controller *DynamicController }
+
+// Watches returns a WatchRunner for the controller.
+func (c *DynamicController) Watches() WatchRunner { return WatchRunner{c} }
+
+// Run calls [DynamicController.RunWatches].
+func (w WatchRunner) Run(ctx context.Context) error { return w.controller.RunWatches(ctx) }
+
+// HasSynced calls [DynamicController.AllInformerHaveSynced].
+func (w WatchRunner) HasSynced() bool { return w.controller.AllInformerHaveSynced() }
+
+// HasSyncedShard reports whether a run of the shard could begin without waiting for a list: Run or RunWatches is active
+// for the shard or for all types, and the caches of the shard's types, of their owned and watched types and of all
+// standalone watches are complete. A cache does not count while its requests have failed for as long as the first
+// reconciles of a run wait for an owned type: a quarter of a second if the type is forbidden or does not exist, and
+// 1.1 seconds otherwise.
+func (w WatchRunner) HasSyncedShard(index, count int) bool {
+	regs, current := w.controller.registeredIn(shards.Shard{Index: index, Count: count})
+	if !current {
+		return false
+	}
+	for _, reg := range regs {
+		if !reg.feed.IsWarm() {
+			return false
+		}
+	}
+	for _, standalone := range w.controller.StandaloneWatches() {
+		if !feed.IsWarm(standalone.sub) {
+			return false
+		}
+	}
+	return true
+}
+
+// registeredIn returns the registrations of a shard. It reports whether the shard is part of a current scope.
+func (c *DynamicController) registeredIn(shard shards.Shard) (regs []*registration, current bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if validateShard(shard) != nil || c.scopes.users[shard]+c.scopes.users[shards.Whole] == 0 {
+		return nil, false
+	}
+	for _, reg := range c.registrations {
+		if reg.isIn(shard) {
+			regs = append(regs, reg)
+		}
+	}
+	return regs, true
+}
+
+// session is a period during which the watches are running, because RunWatches or a run is. It can span many runs.
+type session struct {
+	users int         // guarded by the controller's lock
+	stop  chan func() // once the watches have started, receives a function that stops them
+}
+
+// acquireWatches starts the watches, unless they are already running. Before starting them, it waits until the given
+// channels are closed or ctx is cancelled. The caller must call release once. When the last user releases the watches,
+// release stops them and waits for them to end.
+func (c *DynamicController) acquireWatches(ctx context.Context, ready []<-chan struct{}) (release func()) {
+	c.mu.Lock()
+	current := c.session
+	if current == nil {
+		current = &session{stop: make(chan func(), 1)}
+		c.session = current
+		defer func() {
+			for _, done := range ready {
+				await(ctx, done)
+			}
+			stop, cancel := c.pool.Start(), func() {}
+			subscribed := closedAfter(func() { cancel = c.subscribeTypeEvents() })
+			current.stop <- func() {
+				stop() // first, because the functions of TypeEvents can hang
+				<-subscribed
+				cancel()
+			}
+		}()
+	}
+	current.users++
+	c.mu.Unlock()
+	return func() {
+		c.mu.Lock()
+		current.users--
+		last := current.users == 0
+		if last {
+			c.session = nil
+		}
+		c.mu.Unlock()
+		if last {
+			stop := <-current.stop
+			stop()
+		}
+	}
+}
+
+// subscribeTypeEvents passes type events to the watches until cancel is called. A panic in TypeEvents is logged.
+func (c *DynamicController) subscribeTypeEvents() (cancel func()) {
+	if c.typeEvents == nil {
+		return func() {}
+	}
+	var cancelEvents func()
+	callUserCode(c.log, "TypeEvents panicked", func() {
+		cancelEvents = c.typeEvents(func(gvr schema.GroupVersionResource, served bool) {
+			if served {
+				c.pool.Appeared(gvr)
+			} else if c.pool.Vanished(gvr) {
+				c.log.Info("Type is no longer served by the API server", keyGVR, nameOf(gvr))
+			}
+		})
+	})
+	return func() {
+		if cancelEvents != nil {
+			callUserCode(c.log, "TypeEvents panicked", cancelEvents)
+		}
+	}
+}
