@@ -16,7 +16,8 @@ UNIT_PACKAGES = $(filter-out $(CLUSTER_PACKAGES),$(shell go list ./...))
 # as processes, or functions that start no goroutines, which it would make ten times slower. "make test-long" uses it for
 # these packages, too.
 ENGINE_PACKAGE := $(MODULE)/test/integration
-PLAIN_UNIT_PACKAGES = $(filter $(MODULE)/cmd/dynamic-controller/internal/blueprint%,$(UNIT_PACKAGES))
+PLAIN_UNIT_PACKAGES = $(filter $(MODULE)/cmd/dynamic-controller/internal/blueprint% \
+	$(MODULE)/dynamiccontroller/replica/internal/plan,$(UNIT_PACKAGES))
 PLAIN_CLUSTER_PACKAGES = $(filter-out $(ENGINE_PACKAGE),$(CLUSTER_PACKAGES))
 
 # The race detector needs cgo, which Go enables if it finds a C compiler.

@@ -1,0 +1,76 @@
+package plan
+
+// MaxShards is the maximum number of shards in a plan.
+const MaxShards = 4096
+
+// Assignment is the plan for one shard. An empty string means that there is no such member.
+type Assignment struct {
+	// Leader should lead the shard. It keeps the shard warm and campaigns for its Lease.
+	Leader string
+	// Standby keeps the shard warm and campaigns for its Lease. It differs from Leader.
+	Standby string
+	// Warming keeps the shard warm and does not campaign. It takes the place of Replaces when it has synced.
+	Warming string
+	// Replaces is Leader or Standby if there is a Warming, and empty otherwise.
+	Replaces string
+	// From hands the leadership over to Leader. It stops its work, releases the Lease, and leaves the Lease to Leader.
+	// Other holders keep the Lease, whoever Leader is: a standby that has acquired it after a crash is not in the plan
+	// yet. From is empty when Leader holds the Lease. It is the Standby if the two have swapped, and otherwise no copy.
+	From string
+}
+
+// Plan contains the assignments of all shards, by index.
+type Plan []Assignment
+
+// Member is a replica that is alive.
+type Member struct {
+	// ID identifies the process. A process that restarts has another ID. Members without an ID are ignored. Members
+	// with the same ID are merged.
+	ID string
+	// Node is the machine. The copies of a shard prefer different nodes. An unknown node is empty, and differs from all
+	// others.
+	Node string
+	// Warm contains the shards that the member keeps warm and that have synced.
+	Warm []int
+	// Leaving is set while the member shuts down. It gets nothing, and its shards are handed to their other copies at
+	// once.
+	Leaving bool
+}
+
+// Input is the state that the next plan depends on. The order of members has no influence.
+type Input struct {
+	// Shards is the number of shards. Shards from MaxShards on get no assignments.
+	Shards int
+	// Members are alive.
+	Members []Member
+	// Holders contains the ID of the member that holds the Lease of each shard, or an empty string.
+	Holders []string
+	// Settled reports that no member has come or gone for some time, for example 30 s. Until then, only shards without
+	// a copy, and some missing standbys, are assigned. A missing standby is given to a member that is warm, or to a
+	// newcomer: a member with less than half the copies of the fullest. A newcomer gets at most the mean, and not more
+	// than the fullest has.
+	//
+	// A rolling restart is therefore cheap. The shards of the replica that is gone are led by their standbys, and the
+	// replica that replaces it becomes their standby at once. It would have to list these shards anyway, and no other
+	// replica lists anything. The standbys have synced before the next replica restarts. If the replica does not come
+	// back before the fleet has settled, the others get its copies.
+	Settled bool
+	// Previous is the last plan. It can be nil, have another length, and contain members that are not alive.
+	Previous Plan
+}
+
+// Next returns the plan that follows in.Previous. It accepts any input.
+func Next(in Input) Plan {
+	s := newState(in)
+	for i := range s.shards {
+		s.update(i, func(c *copies) { s.keep(i, c, in) })
+	}
+	s.dropExcessWarming()
+	s.assignLeaders()
+	s.assignStandbys(in.Settled)
+	if in.Settled {
+		s.swapLeaders()
+		s.moveCopies()
+	}
+	return s.plan()
+}

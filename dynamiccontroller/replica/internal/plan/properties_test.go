@@ -1,0 +1,426 @@
+package plan_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
+)
+
+// ids generates IDs of members, some of which are not alive.
+func ids() *rapid.Generator[string] {
+	return rapid.SampledFrom([]string{"", "a", "b", "c", "d", "e", "f", "x", "y"})
+}
+
+// assignments generates any assignments, also impossible ones.
+func assignments(id *rapid.Generator[string]) *rapid.Generator[plan.Assignment] {
+	return rapid.Custom(func(t *rapid.T) plan.Assignment {
+		return plan.Assignment{
+			Leader:   id.Draw(t, "leader"),
+			Standby:  id.Draw(t, "standby"),
+			Warming:  id.Draw(t, "warming"),
+			Replaces: id.Draw(t, "replaces"),
+			From:     id.Draw(t, "from"),
+		}
+	})
+}
+
+// count generates numbers from low to high, which are equally likely.
+func count(low, high int) *rapid.Generator[int] {
+	numbers := make([]int, high-low+1)
+	for i := range numbers {
+		numbers[i] = low + i
+	}
+	return rapid.SampledFrom(numbers)
+}
+
+// inputs generates any inputs, also impossible ones, for up to so many shards.
+func inputs(shards int) *rapid.Generator[plan.Input] {
+	aMember := rapid.Custom(func(t *rapid.T) plan.Member {
+		return plan.Member{
+			ID:      rapid.SampledFrom([]string{"", "a", "b", "c", "d", "e", "f", "g"}).Draw(t, "id"),
+			Node:    rapid.SampledFrom([]string{"", "n1", "n2", "n3", "n4"}).Draw(t, "node"),
+			Warm:    rapid.SliceOfN(rapid.IntRange(-2, shards+2), 0, shards).Draw(t, "warm"),
+			Leaving: count(0, 9).Draw(t, "leaving") == 0,
+		}
+	})
+	return rapid.Custom(func(t *rapid.T) plan.Input {
+		members := count(0, 12).Draw(t, "number of members")
+		holders := count(0, shards+2).Draw(t, "number of holders")
+		previous := count(0, shards+2).Draw(t, "length of the previous plan")
+		return plan.Input{
+			Shards:   count(-1, shards).Draw(t, "shards"),
+			Members:  rapid.SliceOfN(aMember, members, members).Draw(t, "members"),
+			Holders:  rapid.SliceOfN(ids(), holders, holders).Draw(t, "holders"),
+			Settled:  rapid.Bool().Draw(t, "settled"),
+			Previous: rapid.SliceOfN(assignments(ids()), previous, previous).Draw(t, "previous"),
+		}
+	})
+}
+
+// usable returns the members that can be assigned shards, by ID.
+func usable(members []plan.Member) map[string]bool {
+	ids := map[string]bool{}
+	for _, m := range members {
+		ids[m.ID] = true
+	}
+	for _, m := range members {
+		if m.Leaving {
+			delete(ids, m.ID)
+		}
+	}
+	delete(ids, "")
+	return ids
+}
+
+// checkPlan returns an error if a plan is not a possible result for in.
+func checkPlan(in plan.Input, p plan.Plan) error {
+	alive := usable(in.Members)
+	if len(p) != max(in.Shards, 0) {
+		return fmt.Errorf("%d shards, want %d", len(p), in.Shards)
+	}
+	for i, a := range p {
+		for _, id := range []string{a.Leader, a.Standby, a.Warming, a.Replaces, a.From} {
+			if id != "" && !alive[id] {
+				return fmt.Errorf("shard %d: %q is not alive", i, id)
+			}
+		}
+		holder := ""
+		if i < len(in.Holders) && alive[in.Holders[i]] {
+			holder = in.Holders[i]
+		}
+		switch {
+		case a.Leader == "" && len(alive) > 0:
+			return fmt.Errorf("shard %d has no leader", i)
+		case a.Leader == "" && a != plan.Assignment{}:
+			return fmt.Errorf("shard %d has copies, but no leader", i)
+		case a.Leader != "" && a.Leader == a.Standby:
+			return fmt.Errorf("shard %d: leader and standby are the same", i)
+		case a.Warming != "" && (a.Warming == a.Leader || a.Warming == a.Standby):
+			return fmt.Errorf("shard %d: a copy is warming", i)
+		case (a.Warming == "") != (a.Replaces == ""), a.Replaces != "" && a.Replaces != a.Leader && a.Replaces != a.Standby:
+			return fmt.Errorf("shard %d: warming replaces no copy", i)
+		case a.From != "" && a.From == a.Leader:
+			return fmt.Errorf("shard %d: the leader hands over to itself", i)
+		case holder != "" && holder != a.Leader && holder != a.From:
+			return fmt.Errorf("shard %d: the holder neither leads nor hands over", i)
+		case in.Settled && len(alive) > 1 && a.Standby == "":
+			return fmt.Errorf("shard %d has no standby", i)
+		}
+	}
+	return nil
+}
+
+// moves returns the moves that each member takes part in.
+func moves(p plan.Plan) map[string]int {
+	n := map[string]int{}
+	for _, a := range p {
+		if a.Warming != "" {
+			n[a.Warming]++
+			n[a.Replaces]++
+		}
+		if a.From != "" {
+			n[a.From]++
+			n[a.Leader]++
+		}
+	}
+	return n
+}
+
+func TestNext_AcceptsAnyInput(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := inputs(10).Draw(t, "in")
+		p := plan.Next(in)
+		if err := checkPlan(in, p); err != nil {
+			t.Fatalf("%s: %v", format(p), err)
+		}
+		handovers := map[string]int{} // Next does not end handovers, even if there are too many
+		for _, a := range p {
+			if a.From != "" {
+				handovers[a.From]++
+				handovers[a.Leader]++
+			}
+		}
+		for id, n := range moves(p) {
+			if n > max(2, handovers[id]) {
+				t.Fatalf("%s: %s takes part in %d moves", format(p), id, n)
+			}
+		}
+	})
+}
+
+func TestNext_LimitsTheNumberOfShards(t *testing.T) {
+	if n := len(plan.Next(plan.Input{Shards: 1 << 62})); n != plan.MaxShards {
+		t.Errorf("got %d shards", n)
+	}
+}
+
+func TestNext_DoesNotDependOnTheOrderOfMembers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := inputs(10).Draw(t, "in")
+		want := plan.Next(in)
+		in.Members = rapid.Permutation(in.Members).Draw(t, "permutation")
+		if got := plan.Next(in); !slices.Equal(got, want) {
+			t.Fatalf("got %s, want %s", format(got), format(want))
+		}
+	})
+}
+
+func TestNext_DoesNotChangeItsInput(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := inputs(10).Draw(t, "in")
+		before := fmt.Sprint(in)
+		plan.Next(in)
+		if after := fmt.Sprint(in); after != before {
+			t.Fatalf("got %s, want %s", after, before)
+		}
+	})
+}
+
+// follow returns the input after the members have done what the plan asks for: they have synced their shards, and From
+// has handed its Lease over.
+func follow(in plan.Input, p plan.Plan) plan.Input {
+	next := in
+	next.Previous = p
+	next.Holders = make([]string, len(p))
+	next.Members = slices.Clone(in.Members)
+	alive := usable(in.Members)
+	for m := range next.Members {
+		next.Members[m].Warm = nil
+	}
+	for i, a := range p {
+		holder := ""
+		if i < len(in.Holders) && alive[in.Holders[i]] {
+			holder = in.Holders[i]
+		}
+		if holder == "" || holder == a.From {
+			holder = a.Leader
+		}
+		next.Holders[i] = holder
+		for m, member := range next.Members {
+			switch member.ID {
+			case a.Leader, a.Standby, a.Warming, holder:
+				next.Members[m].Warm = append(next.Members[m].Warm, i)
+			}
+		}
+	}
+	return next
+}
+
+// settle applies Next until the plan does not change any more, and returns the plan and the number of steps.
+func settle(t interface{ Fatalf(string, ...any) }, in plan.Input) (plan.Plan, int) {
+	last := plan.Plan(nil)
+	limit := 20 + 10*max(in.Shards, 0)
+	for step := range limit {
+		p := plan.Next(in)
+		if err := checkPlan(in, p); err != nil {
+			t.Fatalf("%s: %v", format(p), err)
+		}
+		begun, before := moves(p), moves(in.Previous)
+		for id, n := range begun {
+			if n > max(2, before[id]) {
+				t.Fatalf("%s: %s takes part in %d moves", format(p), id, n)
+			}
+		}
+		if step > 2 && slices.Equal(p, last) && len(begun) == 0 {
+			return p, step
+		}
+		in, last = follow(in, p), p
+	}
+	t.Fatalf("no fixed point after %d steps: %s", limit, format(last))
+	return nil, 0
+}
+
+// loads returns the numbers of shards that each member leads, and of its copies.
+func loads(p plan.Plan, members []plan.Member) (led, copies map[string]int) {
+	led, copies = map[string]int{}, map[string]int{}
+	for id := range usable(members) {
+		led[id], copies[id] = 0, 0
+	}
+	for _, a := range p {
+		led[a.Leader]++
+		copies[a.Leader]++
+		copies[a.Standby]++
+	}
+	delete(copies, "")
+	return led, copies
+}
+
+// greatest returns the greatest value.
+func greatest(loads map[string]int) int {
+	n := 0
+	for _, load := range loads {
+		n = max(n, load)
+	}
+	return n
+}
+
+// limit returns the greatest load of a balanced plan: 1.1 times the mean, or the mean rounded up.
+func limit(total, members int) int {
+	return max(11*total/(10*members), (total+members-1)/members)
+}
+
+// lopsided generates the input after a while in which some members kept all shards.
+func lopsided() *rapid.Generator[plan.Input] {
+	return rapid.Custom(func(t *rapid.T) plan.Input {
+		in := plan.Input{Shards: count(0, 60).Draw(t, "shards"), Settled: true}
+		nodes := count(1, 12).Draw(t, "nodes")
+		for m := range count(1, 12).Draw(t, "members") {
+			node := fmt.Sprint("n", count(1, nodes).Draw(t, "node"))
+			in.Members = append(in.Members, plan.Member{ID: string(rune('a' + m)), Node: node})
+		}
+		id := count(0, count(0, len(in.Members)-1).Draw(t, "last member with copies"))
+		for range in.Shards {
+			in.Previous = append(in.Previous, plan.Assignment{
+				Leader:  in.Members[id.Draw(t, "leader")].ID,
+				Standby: in.Members[id.Draw(t, "standby")].ID,
+			})
+		}
+		return follow(in, in.Previous)
+	})
+}
+
+func TestNext_ReachesAFixedPointThatIsBalanced(t *testing.T) {
+	steps := 0
+	rapid.Check(t, func(t *rapid.T) {
+		in := rapid.OneOf(lopsided(), inputs(40)).Draw(t, "in")
+		in.Settled = true
+		p, n := settle(t, in)
+		steps = max(steps, n)
+		alive := len(usable(in.Members))
+		if alive < 2 {
+			return
+		}
+		led, copies := loads(p, in.Members)
+		if got, want := greatest(copies), limit(2*len(p), alive); got > want {
+			t.Fatalf("%s: %d copies, want at most %d", format(p), got, want)
+		}
+		if got, want := greatest(led), limit(len(p), alive); got > want {
+			t.Fatalf("%s: %d shards led, want at most %d", format(p), got, want)
+		}
+	})
+	t.Logf("at most %d steps", steps)
+}
+
+func TestNext_CopiesAreOnDifferentNodesIfNodesHaveAsManyMembers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := lopsided().Draw(t, "in")
+		nodes := count(2, 6).Draw(t, "nodes of the same size")
+		in.Members = in.Members[:len(in.Members)/nodes*nodes]
+		for m := range in.Members {
+			in.Members[m].Node = fmt.Sprint("n", m%nodes)
+		}
+		p, _ := settle(t, in)
+		for i, a := range p {
+			if together(in.Members, a) {
+				t.Fatalf("shard %d of %s has both copies on one node", i, format(p))
+			}
+		}
+	})
+}
+
+// together reports whether both copies of a shard are on one node.
+func together(members []plan.Member, a plan.Assignment) bool {
+	node := func(id string) string {
+		for _, m := range members {
+			if m.ID == id {
+				return m.Node
+			}
+		}
+		return ""
+	}
+	return node(a.Leader) != "" && node(a.Leader) == node(a.Standby)
+}
+
+// Members come and go at any time, and do what the plan says only sometimes.
+func TestNext_NeverBeginsMoreThanTwoMovesOfAMember(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := plan.Input{Shards: count(1, 20).Draw(t, "shards")}
+		for step := range 30 {
+			switch count(0, 3).Draw(t, "event") {
+			case 0:
+				id := fmt.Sprint("m", step)
+				in.Members = append(slices.Clone(in.Members), plan.Member{ID: id, Node: id[1:2]})
+			case 1:
+				if len(in.Members) > 0 {
+					gone := count(0, len(in.Members)-1).Draw(t, "gone")
+					in.Members = slices.Delete(slices.Clone(in.Members), gone, gone+1)
+				}
+			case 2:
+				in = follow(in, in.Previous)
+			}
+			in.Settled = rapid.Bool().Draw(t, "settled")
+			p := plan.Next(in)
+			if err := checkPlan(in, p); err != nil {
+				t.Fatalf("%s: %v", format(p), err)
+			}
+			for id, n := range moves(p) {
+				if n > 2 {
+					t.Fatalf("%s: %s takes part in %d moves", format(p), id, n)
+				}
+			}
+			in.Previous = p
+		}
+	})
+}
+
+// optimum returns the smallest possible maximum of the numbers of led shards and of copies. It tries all plans.
+func optimum(shards, members int) (led, copies int) {
+	led, copies = shards, shards
+	ledBy, copiesOf := make([]int, members), make([]int, members)
+	var try func(shard int)
+	try = func(shard int) {
+		if shard == shards {
+			led, copies = min(led, slices.Max(ledBy)), min(copies, slices.Max(copiesOf))
+			return
+		}
+		for leader := range members {
+			for standby := range members {
+				if leader == standby {
+					continue
+				}
+				ledBy[leader]++
+				copiesOf[leader]++
+				copiesOf[standby]++
+				try(shard + 1)
+				ledBy[leader]--
+				copiesOf[leader]--
+				copiesOf[standby]--
+			}
+		}
+	}
+	try(0)
+	return led, copies
+}
+
+func TestNext_FixedPointIsOptimalInSmallFleets(t *testing.T) {
+	for members := 2; members <= 4; members++ {
+		for shards := 1; shards <= 5; shards++ {
+			wantLed, wantCopies := optimum(shards, members)
+			random := rand.New(rand.NewPCG(uint64(members), uint64(shards))) //nolint:gosec // a test needs no secure numbers
+			for range 50 {
+				in := plan.Input{Shards: shards, Settled: true}
+				for m := range members {
+					in.Members = append(in.Members, plan.Member{ID: string(rune('a' + m))})
+				}
+				for range shards { // any copies to begin with
+					leader := random.IntN(members)
+					standby := (leader + 1 + random.IntN(members-1)) % members
+					in.Previous = append(in.Previous, plan.Assignment{
+						Leader: in.Members[leader].ID, Standby: in.Members[standby].ID,
+					})
+				}
+				p, _ := settle(t, in)
+				led, copies := loads(p, in.Members)
+				if greatest(led) != wantLed || greatest(copies) != wantCopies {
+					t.Fatalf("%d members, %d shards: from %s to %s; want at most %d led and %d copies",
+						members, shards, format(in.Previous), format(p), wantLed, wantCopies)
+				}
+			}
+		}
+	}
+}
