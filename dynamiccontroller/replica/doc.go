@@ -36,6 +36,8 @@
 // Runnables registered with [Replica.Register] are leader-gated: they start with every term. A term is one period of
 // leadership.
 //
+// With shards, there are more kinds of runnables; see below.
+//
 //	New ──▶ Register, RegisterWithoutLeaderElection (at any time until Run has returned)
 //	  │
 //	  └──▶ Run(ctx)
@@ -63,6 +65,43 @@
 //     of the term have returned. With [ExitOnLoss], Run returns the error instead.
 //   - L3: Per-replica runnables start once per process, regardless of leadership.
 //   - L4: A term leaves nothing behind once it is over and its runnables have returned.
+//
+// # Shards
+//
+// With Options.Shards, the types are divided into shards. Each shard has a leader, which reconciles its types, and a
+// standby. Both keep the watches of these types warm. Other replicas do not watch them. The replicas form a fleet,
+// whose leader plans which replicas should lead and keep warm which shards.
+//
+//	err = errors.Join(
+//		r.Register("once", once),                         // on the leader of the fleet
+//		r.RegisterWithoutLeaderElection("mapper", mapper), // on every replica
+//		r.RegisterForWarmShards("watches", dc.Watches()), // for each shard that this replica leads or keeps warm
+//		r.RegisterForShards("dynamic-controller", dc),    // for each shard that this replica leads
+//	)
+//
+// Every replica must serve all types. With one shard, which is the default, RegisterForShards is the same as Register,
+// and RegisterForWarmShards is the same as RegisterWithoutLeaderElection.
+//
+// The following is guaranteed, in addition to L1 to L4 for each shard:
+//
+//   - H1: A type is in one shard, by a function of its group, its resource and the number of shards.
+//   - H2: A shard has one leader at a time. Replicas with different numbers of shards never lead at the same time, also
+//     not replicas without shards. The number of shards is recorded in the Lease. It changes when all replicas with
+//     shards are configured for another number, and no shard is led while it changes. Replicas without shards lead when
+//     all replicas with shards have left. If the last one crashes, they wait for four LeaseDurations.
+//   - H3: A write through a fenced config is sent only if its context carries a current term of this replica.
+//   - H4: The Lease of a shard is released after its runnables have returned.
+//   - H6: If the leader of a shard crashes, its standby leads within LeaseDuration + 5 x RetryPeriod. If the leader
+//     shuts down or the shard is moved, another replica that keeps it warm leads as soon as the Lease has been
+//     released. If a shard has no copy, the leader of the fleet assigns one. [Status] shows shards without a leader.
+//   - H7: H1 to H4 do not depend on the plan, or on what replicas report about themselves.
+//   - H9: A shard that has left a replica leaves nothing behind.
+//
+// A new replica leads shards after it has observed two renewals of the fleet's Lease. Shards are moved for balance when
+// no replica has come or gone for two LeaseDurations. If the Lease of a shard is missing, the shard is led again after
+// a LeaseDuration.
+//
+// # Interruptions
 //
 // An unreachable API server or a clock that jumps can end a term. Neither causes a busy loop or an exit. A term ends if
 // the wall clock is set forward by more than the remaining validity of the lease. Setting it back has no effect.
@@ -102,7 +141,9 @@
 // # Requirements
 //
 // The user that the config authenticates as needs the verbs get, create and update on leases (coordination.k8s.io) in
-// the lease's namespace. RBAC cannot restrict create to a resourceName; it can restrict the other verbs.
+// the lease's namespace. RBAC cannot restrict create to a resourceName; it can restrict the other verbs. With shards,
+// the user also needs the verbs list, watch and delete, and the Leases are those whose names begin with
+// Options.LeaseName.
 //
 // The API server must answer requests for the lease in time. A request is cancelled after half of RenewDeadline; see
 // [Options]. If the API server always takes longer, no replica ever leads.

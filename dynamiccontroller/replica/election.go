@@ -22,11 +22,15 @@ func (l *leadership) serveTerm(ctx context.Context) (leadState, error) {
 		began <- t // does not block, because a lock begins at most one term
 		return t
 	}
+	retryPeriod, renewDeadline := l.options.RetryPeriod, l.options.RenewDeadline
+	if l.lock.pace != nil { // the lock waits for RetryPeriod before it sends a renewal
+		retryPeriod, renewDeadline = electorPeriod, renewDeadline+retryPeriod
+	}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:          l.lock,
 		LeaseDuration: l.options.LeaseDuration,
-		RenewDeadline: l.options.RenewDeadline,
-		RetryPeriod:   l.options.RetryPeriod,
+		RenewDeadline: renewDeadline,
+		RetryPeriod:   retryPeriod,
 		Name:          l.options.LeaseName,
 		// The lock begins the term, and lead ends it. The elector's callbacks are not used, because it calls them in
 		// goroutines that cannot be joined.
@@ -54,6 +58,10 @@ func (l *leadership) serveTerm(ctx context.Context) (leadState, error) {
 	var t *term
 	select {
 	case t = <-began:
+	case <-l.stepDown:
+		joinElector()
+		l.abandonCampaign(ctx, began)
+		return leadState{}, nil
 	case <-ctx.Done():
 		l.shutdown.begin()
 		joinElector()

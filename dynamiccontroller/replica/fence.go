@@ -17,6 +17,9 @@ import (
 // fence allows writes for the duration of a term.
 type fence struct {
 	clock clock
+	// keep and member are nil unless the terms are those of a shard.
+	keep   *keep
+	member *fleetMember
 
 	mu      sync.Mutex // guards the fields below
 	terms   int64
@@ -33,6 +36,7 @@ func (f *fence) open(acquired instant, o Options) *term {
 	defer f.mu.Unlock()
 	f.terms++
 	f.current = newTerm(f.terms, f, acquired, validity)
+	f.current.keep = f.keep
 	return f.current
 }
 
@@ -43,8 +47,14 @@ func (f *fence) latest() *term {
 	return f.current
 }
 
-// termOf returns the current term, to which a write with ctx belongs. It returns an error if no term has begun, or if
-// ctx carries an earlier term of this fence.
+// gate determines the term that a write belongs to.
+type gate interface {
+	// termOf returns the current term to which a write with ctx belongs, or an error.
+	termOf(ctx context.Context) (*term, error)
+}
+
+// termOf returns the current term. It returns an error if no term has begun, or if ctx carries an earlier term of this
+// fence.
 func (f *fence) termOf(ctx context.Context) (*term, error) {
 	current := f.latest()
 	if current == nil {
@@ -57,23 +67,23 @@ func (f *fence) termOf(ctx context.Context) (*term, error) {
 	return current, nil
 }
 
-// config returns a fenced copy of cfg. The fence is the innermost transport wrapper, so that a wrapper from cfg cannot
-// delay a request after the fence has checked the clocks. Throttling is off unless cfg configures it.
-func (f *fence) config(cfg *rest.Config) *rest.Config {
+// fencedConfig returns a fenced copy of cfg. The fence is the innermost transport wrapper, so that a wrapper from cfg
+// cannot delay a request after the fence has checked the clocks. Throttling is off unless cfg configures it.
+func fencedConfig(g gate, cfg *rest.Config) *rest.Config {
 	fenced := rest.CopyConfig(cfg)
 	if fenced.QPS == 0 && fenced.RateLimiter == nil {
 		fenced.QPS = -1
 	}
 	fenced.WrapTransport = transport.Wrappers(func(next http.RoundTripper) http.RoundTripper {
-		return &fencedTransport{fence: f, next: next}
+		return &fencedTransport{gate: g, next: next}
 	}, cfg.WrapTransport)
 	return fenced
 }
 
 // fencedTransport refuses writes that the fence does not allow.
 type fencedTransport struct {
-	fence *fence
-	next  http.RoundTripper
+	gate gate
+	next http.RoundTripper
 }
 
 // WrappedRoundTripper returns the wrapped transport, for client-go.
@@ -111,7 +121,7 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // admit registers the write with its term. If it returns an error, it has closed the body of the request.
 func (t *fencedTransport) admit(r *http.Request) (_ *term, _ context.Context, done func(), err error) {
-	term, err := t.fence.termOf(r.Context())
+	term, err := t.gate.termOf(r.Context())
 	if err == nil {
 		var ctx context.Context
 		if ctx, done, err = term.admit(r.Context()); err == nil {

@@ -92,7 +92,7 @@ func TestL2_BodyOfARefusedWriteIsClosed(t *testing.T) {
 		body := &responseBody{ctx: t.Context()}
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://api/x", body)
 		wantNoError(t, err)
-		_, err = (&fencedTransport{fence: r.leadership.fence, next: r.transport}).RoundTrip(request)
+		_, err = (&fencedTransport{gate: r.leadership.fence, next: r.transport}).RoundTrip(request)
 		wantErrorIs(t, err, ErrNotLeading)
 		if !body.closed.Load() {
 			t.Error("the body of the refused write was not closed")
@@ -105,7 +105,7 @@ func TestL4_FailedWriteIsNotRetained(t *testing.T) {
 		r := newRig(t, &fakeServer{}, "a").start()
 		time.Sleep(time.Second)
 		failing := roundTripperFunc(func(*http.Request) (*http.Response, error) { return nil, errBroken })
-		client := &http.Client{Transport: &fencedTransport{fence: r.leadership.fence, next: failing}}
+		client := &http.Client{Transport: &fencedTransport{gate: r.leadership.fence, next: failing}}
 		wantErrorIs(t, send(t.Context(), client, http.MethodPost, nil), errBroken)
 		if n := len(r.leadership.fence.latest().inFlight); n != 0 {
 			t.Errorf("%d writes are in flight after the failure, want none", n)

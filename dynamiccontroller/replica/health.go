@@ -28,17 +28,26 @@ func checkError(check string, err error) error {
 //     check fails only if the term continues for another RetryPeriod after Alive first observed this, because a process
 //     that was suspended, or whose wall clock has jumped, needs a moment to end the term.
 //   - runnable-shutdown: leader-gated runnables have not returned within ShutdownTimeout after their contexts were
-//     cancelled. This replica cannot lead again until they have returned.
+//     cancelled. This replica cannot lead again until they have returned. With shards, this includes the runnables of
+//     shards that this replica no longer leads or keeps warm.
 //
 // Alive does not fail on a standby or while the API server is unreachable. It makes no requests.
 func (r *Replica) Alive() error {
 	var renewal, shutdown error
-	if t := r.leadership.fence.latest(); t != nil {
-		renewal = t.overdue(r.options.clockSkew(), r.options.RetryPeriod)
+	for _, l := range append(r.member.leaderships(), r.leadership) {
+		if t := l.fence.latest(); t != nil {
+			renewal = errors.Join(renewal, t.overdue(r.options.clockSkew(), r.options.RetryPeriod))
+		}
+		if names := l.hung(r.options.ShutdownTimeout); names != "" {
+			shutdown = errors.Join(shutdown, fmt.Errorf(
+				"runnables have not returned within %s after their contexts were cancelled: %s",
+				r.options.ShutdownTimeout, names))
+		}
 	}
-	if names := r.leadership.hung(r.options.ShutdownTimeout); names != "" {
-		shutdown = fmt.Errorf("runnables have not returned within %s after their contexts were cancelled: %s",
-			r.options.ShutdownTimeout, names)
+	if names := r.member.hung(r.options.ShutdownTimeout); names != "" {
+		shutdown = errors.Join(shutdown, fmt.Errorf(
+			"runnables have not returned within %s after their shard was no longer kept warm: %s",
+			r.options.ShutdownTimeout, names))
 	}
 	return errors.Join(checkError(checkLeaseRenewal, renewal), checkError(checkRunnableShutdown, shutdown))
 }

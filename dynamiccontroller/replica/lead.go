@@ -45,6 +45,7 @@ type termRun struct {
 	err        error // returned by Run, or logged if the replica campaigns again
 
 	shutdown   <-chan struct{}
+	stepDown   <-chan struct{}
 	failed     <-chan error
 	lost       <-chan struct{}
 	timeout    <-chan time.Time
@@ -61,7 +62,7 @@ func (l *leadership) startTerm(ctx context.Context, t *term) (r *termRun, releas
 	work, cancel := t.context(context.WithoutCancel(ctx))
 	r = &termRun{
 		leadership: l, term: t, log: log, group: newRunnableGroup(work), cancel: cancel, policy: l.policy(),
-		shutdown: ctx.Done(), lost: t.over, clockCheck: time.NewTimer(l.clockCheckInterval(t)),
+		shutdown: ctx.Done(), stepDown: l.stepDown, lost: t.over, clockCheck: time.NewTimer(l.clockCheckInterval(t)),
 	}
 	r.failed = r.group.failed
 	l.setGroup(r.group)
@@ -88,6 +89,9 @@ func (r *termRun) wait(ctx context.Context) (leadEvent, error) {
 		case <-r.shutdown:
 			r.shutdown = nil
 			return eventShutdown, fmt.Errorf("the replica is shutting down: %w", context.Cause(ctx))
+		case <-r.stepDown:
+			r.stepDown = nil
+			return eventStepDown, errors.New("another replica is to lead")
 		case <-r.lost:
 			r.lost = nil
 			r.term.cancelAll() // termContext.Err does not cancel writes
@@ -123,7 +127,7 @@ func (r *termRun) timeoutError(names string) error {
 // handle logs the event, changes the state and performs the actions.
 func (r *termRun) handle(event leadEvent, cause error) {
 	switch event {
-	case eventShutdown:
+	case eventShutdown, eventStepDown:
 		r.log.Info("Ending the term", keyCause, cause.Error())
 	case eventFailure:
 		r.log.Error(cause, "Leader-gated runnable failed")
@@ -156,7 +160,11 @@ func (r *termRun) perform(action leadAction, event leadEvent, cause error) {
 		r.leadership.setStopping()
 		r.progress = time.Tick(progressPeriod)
 	case actionStartTimeout:
-		r.timeout = time.After(r.leadership.options.ShutdownTimeout)
+		limit := r.leadership.options.ShutdownTimeout
+		if remaining, ending := r.leadership.shutdown.remaining(); ending {
+			limit = remaining
+		}
+		r.timeout = time.After(limit)
 	case actionLoseTerm:
 		r.lost = nil // logged already
 		if event == eventTimeout {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -20,6 +21,12 @@ type leadership struct {
 	shutdown *shutdown
 	// onNewLeader reports a new leader. It does not block.
 	onNewLeader func(identity string)
+	maxBackoff  time.Duration // limits the pause after a failed term
+	// stepDown ends the current campaign and its term when it is closed. It is nil without shards. It is replaced between
+	// calls to run.
+	stepDown <-chan struct{}
+	// backingOff reports that the last term failed, and that this replica does not campaign until a pause is over.
+	backingOff atomic.Bool
 
 	mu         sync.Mutex // guards the fields below; held while runnables are started, but never while one runs
 	registered []namedRunnable
@@ -48,27 +55,44 @@ func (l *leadership) run(ctx context.Context) error {
 		_, err := l.lead(ctx, t)
 		return err
 	}
-	defer l.lock.closeConnections()
 	backoff := l.newBackoff()
 	for {
 		state, err := l.serveTerm(ctx)
 		if ctx.Err() != nil || state.ending || err != nil && state == (leadState{}) {
 			return err
 		}
+		if l.isSteppingDown() {
+			if err != nil {
+				l.log.Info("Term ended", keyCause, err.Error())
+			}
+			return nil
+		}
 		pause := wait.Jitter(l.options.RetryPeriod, jitter)
 		if state.failed {
 			pause = l.stepDownPause(&backoff)
+			l.backingOff.Store(true)
 		}
 		if err != nil {
 			l.log.Info("Term ended, will campaign again", keyAfter, pause.String(), keyCause, err.Error())
 		}
 		select {
 		case <-time.After(pause):
+		case <-l.stepDown:
 		case <-ctx.Done():
 		}
-		if ctx.Err() != nil { // select can choose the timer even if ctx is cancelled
+		l.backingOff.Store(false)
+		if ctx.Err() != nil || l.isSteppingDown() { // select can choose the timer even if ctx is cancelled
 			return nil
 		}
+	}
+}
+
+func (l *leadership) isSteppingDown() bool {
+	select {
+	case <-l.stepDown:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -78,13 +102,13 @@ const (
 )
 
 func (l *leadership) newBackoff() wait.Backoff {
-	return wait.Backoff{Duration: 2 * l.options.RetryPeriod, Factor: 2, Jitter: jitter, Steps: 1000, Cap: maxBackoff}
+	return wait.Backoff{Duration: 2 * l.options.RetryPeriod, Factor: 2, Jitter: jitter, Steps: 1000, Cap: l.maxBackoff}
 }
 
 // stepDownPause returns the time until the next campaign after the latest term failed.
 func (l *leadership) stepDownPause(backoff *wait.Backoff) time.Duration {
 	t := l.fence.latest()
-	if time.Since(t.began) > maxBackoff {
+	if time.Since(t.began) > l.maxBackoff {
 		*backoff = l.newBackoff()
 	}
 	pause := backoff.Step()
@@ -131,5 +155,9 @@ func (l *leadership) hung(limit time.Duration) string {
 func (l *leadership) has(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.registered, func(n namedRunnable) bool { return n.name == name })
+	return contains(l.registered, name)
+}
+
+func contains(runnables []namedRunnable, name string) bool {
+	return slices.ContainsFunc(runnables, func(n namedRunnable) bool { return n.name == name })
 }

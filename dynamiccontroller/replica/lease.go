@@ -14,12 +14,28 @@ import (
 	"k8s.io/client-go/util/connrotation"
 )
 
-// newLease returns client-go's lock for the Lease. The lock has its own client, whose requests have a timeout and are
-// not rate limited. The client's connections are not shared, and closeConnections closes them.
+// newLease returns client-go's lock for the Lease. The lock has its own client.
+func newLease(cfg *rest.Config, o Options) (_ resourcelock.Interface, closeConnections func(), err error) {
+	client, closeConnections, err := newLeaseClient(cfg, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: o.LeaseName},
+		Client:     client,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
+		Labels:     o.Labels,
+	}, closeConnections, nil
+}
+
+// newLeaseClient returns a client for Leases, whose requests have a timeout and are not rate limited. The client's
+// connections are not shared, and closeConnections closes them.
 //
 // The client's timeout is also sent to the API server. If a request's connection is lost, this timeout limits the time
 // in which the request can still take effect.
-func newLease(cfg *rest.Config, o Options) (_ resourcelock.Interface, closeConnections func(), err error) {
+func newLeaseClient(cfg *rest.Config, o Options) (
+	_ coordinationv1.LeasesGetter, closeConnections func(), err error,
+) {
 	own := rest.AddUserAgent(rest.CopyConfig(cfg), "leader-election")
 	own.QPS, own.RateLimiter = -1, nil
 	own.Timeout = requestTimeout(o)
@@ -37,12 +53,7 @@ func newLease(cfg *rest.Config, o Options) (_ resourcelock.Interface, closeConne
 	if err != nil {
 		return nil, nil, fmt.Errorf("create a client for the lease: %w", err)
 	}
-	return &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: o.LeaseName},
-		Client:     client,
-		LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
-		Labels:     o.Labels,
-	}, closeConnections, nil
+	return client, closeConnections, nil
 }
 
 // retryClosedConnection retries a read that was sent on a connection that had just been closed. This can happen because

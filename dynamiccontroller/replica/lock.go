@@ -39,12 +39,24 @@ type lock struct {
 	beginTerm        func(sent instant) *term // called when the lease is acquired
 	onNewLeader      func(identity string)    // reports a new leader, does not block
 	requestErrors    leaseErrors
+	pace             *pace // nil if the elector determines when requests are sent
+	// yields reports whether this replica leaves a released lease to another one for now; nil if it never does. last is
+	// the last holder that was observed, and released is the time since the release was first observed.
+	yields func(last string, released time.Duration) bool
+	// verify returns an error if this replica must not lead although it has acquired the lease. It is called after the
+	// lease was acquired; nil if there is no such condition.
+	verify func(ctx context.Context) error
 
-	term          *term     // the elector's term, nil for a candidate
-	leaseSeen     bool      // a response has shown that the lease existed
-	claiming      bool      // this replica has recreated the lease and cannot lead yet
-	claimedAt     time.Time // when the claim was first confirmed, zero before that
-	holderUnknown bool      // a write without a response may have made this replica the holder
+	term          *term         // the elector's term, nil for a candidate
+	leaseSeen     bool          // a response has shown that the lease existed
+	claiming      bool          // this replica has recreated the lease and cannot lead yet
+	claimedAt     time.Time     // when the claim was first confirmed, zero before that
+	claimFor      time.Duration // the time from then on after which this replica can lead
+	holderUnknown bool          // a write without a response may have made this replica the holder
+	read          bool          // the last request was a successful read
+	lastHolder    string        // the last holder that was observed
+	lastDuration  time.Duration // the duration in the record of lastHolder
+	releasedAt    time.Time     // when the lease was first observed to be released, zero if it is held
 
 	mu     sync.Mutex // guards leader
 	leader string
@@ -55,6 +67,11 @@ func (l *lock) resetTerm() { l.term = nil }
 
 // Get reads the lease and returns the record that the elector must use.
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	if l.term != nil { // a renewal was rejected
+		l.pace.sent()
+	} else if err := l.pace.wait(ctx); err != nil {
+		return nil, nil, err
+	}
 	if err := l.checkTerm(); err != nil {
 		return nil, nil, err
 	}
@@ -62,6 +79,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	defer cancel()
 	record, raw, err := l.Interface.Get(requestCtx)
 	l.recordRequest(ctx, verbGet, err)
+	l.read = err == nil
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil, l.handleMissing(err)
@@ -69,6 +87,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 		return nil, nil, l.handleFailure(err)
 	}
 	l.leaseSeen = true
+	l.observeHolder(record)
 	ours := record.HolderIdentity == l.Identity()
 	switch {
 	case ours:
@@ -95,7 +114,19 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 const (
 	unknownHolder = "(emptied)" // of an emptied lease
 	claimHolder   = "(claimed)" // of a lease that this replica has recreated, until it can lead
+	yieldHolder   = "(yielded)" // of a released lease that another replica is expected to acquire
 )
+
+// observeHolder records the holder in a response, or in a record that was written.
+func (l *lock) observeHolder(record *resourcelock.LeaderElectionRecord) {
+	switch {
+	case record.HolderIdentity != "":
+		l.lastHolder, l.releasedAt = record.HolderIdentity, time.Time{}
+		l.lastDuration = time.Duration(record.LeaseDurationSeconds) * time.Second
+	case l.releasedAt.IsZero():
+		l.releasedAt = time.Now()
+	}
+}
 
 // effective returns the record with the holder and the duration that a candidate must respect. The elector remains a
 // candidate during a claim, so that client-go's metrics do not report this replica as the leader.
@@ -103,6 +134,9 @@ func (l *lock) effective(record *resourcelock.LeaderElectionRecord) *resourceloc
 	effective, configured := *record, int(l.duration/time.Second)
 	switch {
 	case isReleased(record):
+		if l.yields != nil && l.yields(l.lastHolder, time.Since(l.releasedAt)) {
+			effective.HolderIdentity, effective.LeaseDurationSeconds = yieldHolder, configured
+		}
 	case record.HolderIdentity == "": // the previous leader had the configured duration
 		effective.HolderIdentity, effective.LeaseDurationSeconds = unknownHolder, configured
 	case l.claiming:
@@ -143,6 +177,7 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 		return err
 	}
 	l.claiming, l.claimedAt = l.leaseSeen, time.Time{}
+	l.claimFor = max(l.duration, min(l.lastDuration, keepFactor*l.duration)) // a fleet records a longer duration
 	return l.write(ctx, verbCreate, record, l.Interface.Create)
 }
 
@@ -164,6 +199,13 @@ func (l *lock) checkTerm() error {
 
 func (l *lock) write(ctx context.Context, verb string, record resourcelock.LeaderElectionRecord,
 	send func(context.Context, resourcelock.LeaderElectionRecord) error) error {
+	if l.pace != nil && l.term != nil && !l.read {
+		if err := errors.Join(l.pace.wait(ctx), l.term.check()); err != nil {
+			return err
+		}
+		record.RenewTime = metav1.NewTime(time.Now())
+	}
+	l.read = false
 	requestCtx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	if record.RenewTime.Equal(&record.AcquireTime) { // only a release has equal times; see isReleased
@@ -185,25 +227,49 @@ func (l *lock) write(ctx context.Context, verb string, record resourcelock.Leade
 		if l.confirmClaim(); l.claiming {
 			return errClaimed
 		}
+		if err := l.giveBack(ctx, record); err != nil {
+			return err
+		}
 		l.term = l.beginTerm(sent)
 	}
+	l.observeHolder(&record)
 	l.setLeader(l.Identity())
 	return l.term.renew(sent)
+}
+
+// giveBack releases a lease that was just acquired if this replica must not lead. It returns the reason, or nil.
+func (l *lock) giveBack(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if l.verify == nil {
+		return nil
+	}
+	verifyCtx, cancelVerify := context.WithTimeout(ctx, l.timeout)
+	defer cancelVerify()
+	err := l.verify(verifyCtx)
+	if err == nil {
+		return nil
+	}
+	releaseCtx, cancelRelease := context.WithTimeout(ctx, l.timeout)
+	defer cancelRelease()
+	if releaseErr := l.Interface.Update(releaseCtx, releasedRecord(record.LeaderTransitions)); releaseErr != nil {
+		l.holderUnknown = true
+		return fmt.Errorf("%w; the lease is not released: %w", err, releaseErr)
+	}
+	return err
 }
 
 // errClaimed is returned to the elector when this replica holds the lease but cannot lead yet.
 var errClaimed = errors.New("the lease was recreated, the previous leader may still be leading")
 
 // confirmClaim is called when the lease names this replica. It ends a claim once the lease has named this replica for
-// LeaseDuration.
+// long enough.
 func (l *lock) confirmClaim() {
 	switch {
 	case !l.claiming:
 	case l.claimedAt.IsZero():
 		l.claimedAt = time.Now()
 		l.log.Info("Recreated a deleted lease, will lead once the previous leader can no longer be leading",
-			keyAfter, l.duration.String())
-	case time.Since(l.claimedAt) >= l.duration:
+			keyAfter, l.claimFor.String())
+	case time.Since(l.claimedAt) >= l.claimFor:
 		l.claiming = false
 	}
 }

@@ -12,4 +12,7 @@ const (
 	keyAfter    = "after"
 	keyVerb     = "verb"
 	keyResource = "resource"
+	keyShard    = "shard"
+	keyShards   = "shards"
+	keyMember   = "member"
 )

@@ -14,6 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/leaderelection"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/internal/shards"
 )
 
 // Options configures a Replica. All fields except LeaseName have defaults.
@@ -30,7 +33,15 @@ type Options struct {
 	// Identity identifies this replica in the Lease. Defaults to $POD_NAME, else to the host name. An underscore and a UID
 	// are always appended, so that no two processes share an identity.
 	Identity string
-	// Labels are set on the Lease. Other labels of the Lease are not changed.
+	// Shards is the number of parts into which the types are divided. Each shard has a Lease and a leader of its own. It
+	// must be a power of two, at most 256. Several shards per replica make it possible to balance them; 2 to 4 times the
+	// largest number of replicas is a good choice. Each shard costs two requests for Leases per RetryPeriod. Defaults to
+	// 1, which means that there is one leader. It is ignored without leader election.
+	Shards int
+	// NodeName is the name of the machine, so that the two replicas that keep a shard warm run on different machines if
+	// possible. Defaults to $NODE_NAME.
+	NodeName string
+	// Labels are set on the Lease, and with shards on all Leases of the fleet. Other labels are not changed.
 	Labels map[string]string
 
 	// LeaseDuration is how long a lease blocks other replicas after its last renewal. After the leader crashes,
@@ -129,6 +140,9 @@ func (o Options) clockSkew() time.Duration { return o.LeaseDuration / skewDiviso
 // that time, the replica is certain that it leads.
 func (o Options) renewalValidity() time.Duration { return o.LeaseDuration - o.clockSkew() }
 
+// isSharded reports whether the replica takes part in a fleet.
+func (o Options) isSharded() bool { return o.Shards > 1 && o.elects() }
+
 func (o Options) elects() bool { return o.LeaderElection == nil || *o.LeaderElection }
 
 // serviceAccountNamespace is the file that contains the namespace of a Pod.
@@ -161,6 +175,9 @@ func (o Options) withDefaults() (Options, error) {
 		o.Identity = host
 	}
 	o.Identity += "_" + string(uuid.NewUUID())
+	if o.NodeName == "" {
+		o.NodeName = os.Getenv("NODE_NAME")
+	}
 	return o, nil
 }
 
@@ -196,6 +213,9 @@ func (o Options) validate() error {
 	if o.OnFailure != ExitOnFailure && o.OnFailure != StepDown {
 		errs.add("OnFailure", int(o.OnFailure), "unknown policy")
 	}
+	if o.Shards < 0 || o.Shards > 1 && !fleet.ValidCount(o.Shards) {
+		errs.add("Shards", o.Shards, "must be a power of two, at most %d", shards.Max)
+	}
 	if o.elects() {
 		o.validateLease(&errs)
 		o.validateDurations(&errs)
@@ -209,6 +229,9 @@ func (o Options) validateLease(errs *invalidOptions) {
 	} else {
 		for _, reason := range validation.IsDNS1123Subdomain(o.LeaseName) {
 			errs.add("LeaseName", o.LeaseName, "%s", reason)
+		}
+		if limit := validation.DNS1123SubdomainMaxLength - fleet.MaxSuffix; o.isSharded() && len(o.LeaseName) > limit {
+			errs.add("LeaseName", o.LeaseName, "with shards, must have at most %d characters", limit)
 		}
 	}
 	for _, reason := range validation.IsDNS1123Label(o.LeaseNamespace) {

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/dynamic-controller/engine/internal/shards"
 )
 
 // Replica runs the per-replica and the leader-gated runnables of one process. It is safe for concurrent use.
@@ -18,6 +19,7 @@ type Replica struct {
 	cfg        *rest.Config
 	options    Options
 	leadership *leadership
+	member     *fleetMember // nil without shards
 	shutdown   *shutdown
 
 	mu         sync.Mutex // guards the fields below; never held while a runnable runs
@@ -38,13 +40,17 @@ const (
 // lists all invalid options. New copies cfg. A zero Logger discards the log messages.
 func New(log logr.Logger, cfg *rest.Config, opts Options) (*Replica, error) {
 	opts.log = log
-	return newReplica(cfg, opts, newLease, clock{})
+	return newReplica(cfg, opts, backend{newLease, newFleetClients}, clock{})
 }
 
-// leaseFunc returns a client for the lease, and a function that closes its connections.
-type leaseFunc func(*rest.Config, Options) (_ resourcelock.Interface, closeConnections func(), err error)
+// backend creates the clients of a replica.
+type backend struct {
+	// lease returns a client for the lease, and a function that closes its connections.
+	lease func(*rest.Config, Options) (_ resourcelock.Interface, closeConnections func(), err error)
+	fleet func(*rest.Config, Options) (*fleetClients, error)
+}
 
-func newReplica(cfg *rest.Config, opts Options, newLease leaseFunc, clock clock) (*Replica, error) {
+func newReplica(cfg *rest.Config, opts Options, backend backend, clock clock) (*Replica, error) {
 	fail := func(err error) (*Replica, error) { return nil, fmt.Errorf("create replica: %w", err) }
 	o, err := opts.withDefaults()
 	if cfg == nil {
@@ -56,6 +62,7 @@ func newReplica(cfg *rest.Config, opts Options, newLease leaseFunc, clock clock)
 	r := &Replica{cfg: rest.CopyConfig(cfg), options: o, shutdown: &shutdown{timeout: o.ShutdownTimeout}}
 	r.leadership = &leadership{
 		options: o, log: o.log, fence: &fence{clock: clock}, shutdown: r.shutdown, onNewLeader: func(string) {},
+		maxBackoff: maxBackoff,
 	}
 	if o.OnNewLeader != nil {
 		hook := newLeaderHook(o.OnNewLeader)
@@ -66,7 +73,7 @@ func newReplica(cfg *rest.Config, opts Options, newLease leaseFunc, clock clock)
 		return r, nil
 	}
 	log := o.log.WithValues(keyLease, o.LeaseNamespace+"/"+o.LeaseName)
-	lease, closeConnections, err := newLease(cfg, o)
+	lease, closeConnections, err := backend.lease(cfg, o)
 	if err != nil {
 		return fail(err)
 	}
@@ -74,6 +81,17 @@ func newReplica(cfg *rest.Config, opts Options, newLease leaseFunc, clock clock)
 	r.leadership.lock = &lock{
 		Interface: lease, clock: clock, duration: o.LeaseDuration, timeout: requestTimeout(o), log: log,
 		closeConnections: closeConnections, onNewLeader: r.leadership.onNewLeader,
+	}
+	if o.isSharded() {
+		clients, err := backend.fleet(cfg, o)
+		if err != nil {
+			return fail(err)
+		}
+		r.leadership.lock.pace = newPace(o.RetryPeriod)
+		r.leadership.maxBackoff = min(maxBackoff, o.LeaseDuration) // the shards depend on the fleet's Lease
+		fleet := &fleetLease{Interface: lease, options: o, keep: newKeep(clock)}
+		r.leadership.lock.Interface = fleet
+		r.member = newFleetMember(r, fleet, clients)
 	}
 	return r, nil
 }
@@ -103,6 +121,41 @@ func (r *Replica) RegisterWithoutLeaderElection(name string, runnable Runnable) 
 	})
 }
 
+// RegisterForShards adds a runnable that runs once for each shard that this replica leads. It starts with each term of
+// a shard. Its context carries the term of the shard, and the shard (see [Shard]), so that the Run method of a
+// DynamicController reconciles the types of the shard. Several shards run at the same time, so Run of the runnable must
+// allow concurrent calls. In all other respects, the runnable is like one of [Replica.Register]. With one shard, which
+// is the default, it is the same.
+func (r *Replica) RegisterForShards(name string, runnable Runnable) error {
+	if r.member == nil {
+		return r.Register(name, runnable)
+	}
+	return r.register(name, runnable, r.member.register)
+}
+
+// RegisterForWarmShards adds a runnable that runs once for each shard that this replica leads or keeps warm. Two
+// replicas keep each shard warm, so that one of them can lead it without a delay when the other one ends. The context
+// carries the shard (see [Shard]). The runnable starts before those of [Replica.RegisterForShards], and is stopped
+// after they have returned, when the replica no longer keeps the shard warm. It should only read.
+//
+// If the runnable has a method HasSyncedShard(index, count int) bool, a shard is moved to this replica once the method
+// has returned true. The method must not block, and must not call methods of the Replica other than Status. Of a
+// DynamicController, register the result of Watches. With one shard, which is the default, the runnable is per-replica,
+// as with [Replica.RegisterWithoutLeaderElection].
+func (r *Replica) RegisterForWarmShards(name string, runnable Runnable) error {
+	if r.member == nil {
+		return r.RegisterWithoutLeaderElection(name, runnable)
+	}
+	return r.register(name, runnable, r.member.registerWarm)
+}
+
+// Shard returns the shard that ctx carries, and the number of shards. The contexts of runnables for shards carry one,
+// and so do contexts derived from them. For all other contexts, Shard returns 0 and 1: the only shard of one.
+func Shard(ctx context.Context) (index, count int) {
+	s := shards.From(ctx)
+	return s.Index, s.Count
+}
+
 func (r *Replica) register(name string, runnable Runnable, add func(namedRunnable)) error {
 	fail := func(err error) error { return fmt.Errorf("register runnable %q: %w", name, err) }
 	r.mu.Lock()
@@ -114,7 +167,7 @@ func (r *Replica) register(name string, runnable Runnable, add func(namedRunnabl
 		return fail(errors.New("the runnable is nil"))
 	case r.runState == stopped:
 		return fail(errStopped)
-	case r.leadership.has(name) || slices.ContainsFunc(r.registered, func(n namedRunnable) bool { return n.name == name }):
+	case r.leadership.has(name) || r.member.has(name) || contains(r.registered, name):
 		return fail(errors.New("the name is already used"))
 	}
 	add(namedRunnable{name, runnable})
@@ -130,6 +183,9 @@ func (r *Replica) register(name string, runnable Runnable, add func(namedRunnabl
 //     fence stays open.
 //  2. It closes the fence and releases the lease.
 //  3. It cancels the context of the per-replica runnables and waits for them.
+//
+// With shards, step 1 also ends the runnables of all shards, and releases the Lease of each shard once its runnables
+// have returned. Then the runnables of warm shards are stopped.
 //
 // The steps share Options.ShutdownTimeout. Steps 2 and 3 can take one second each even if step 1 has used it up. The
 // returned error lists the runnables that have not returned in time or have returned an error. If a leader-gated
@@ -198,6 +254,9 @@ func (r *Replica) start(ctx context.Context) (*runnableGroup, error) {
 func (r *Replica) lead(ctx context.Context, perReplica *runnableGroup) (failure, result error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	if r.leadership.lock != nil {
+		defer r.leadership.lock.closeConnections()
+	}
 	returned := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -212,7 +271,11 @@ func (r *Replica) lead(ctx context.Context, perReplica *runnableGroup) (failure,
 	if r.leadership.lock != nil && ctx.Err() == nil {
 		r.leadership.log.Info("Campaigning for the lease", keyIdentity, r.options.Identity)
 	}
-	result = r.leadership.run(ctx)
+	if r.member != nil {
+		result = r.member.run(ctx)
+	} else {
+		result = r.leadership.run(ctx)
+	}
 	close(returned)
 	watching.Wait()
 	return failure, result
@@ -260,7 +323,16 @@ func (r *Replica) FencedConfig() *rest.Config { return r.Fence(r.cfg) }
 // Clients created from the returned config are not rate limited unless cfg sets a limit. If cfg sets neither QPS nor a
 // RateLimiter, QPS is -1, because client-go's default of 5 requests per second would apply to all leader-gated
 // runnables together.
-func (r *Replica) Fence(cfg *rest.Config) *rest.Config { return r.leadership.fence.config(cfg) }
+//
+// With shards, a write belongs to the term that its context carries: that of the shard, or that of the fleet's leader
+// for runnables of [Replica.Register]. A write whose context carries no term of this replica is refused. Clients that
+// write without the context of a handler, such as event recorders, need a config that is not fenced.
+func (r *Replica) Fence(cfg *rest.Config) *rest.Config {
+	if r.member != nil {
+		return fencedConfig(r.member, cfg)
+	}
+	return fencedConfig(r.leadership.fence, cfg)
+}
 
 // Status describes the leadership of a replica.
 type Status struct {
@@ -272,6 +344,21 @@ type Status struct {
 	Leader string
 	// Identity is the identity of this replica.
 	Identity string
+	// Shards describes the shards, by index. It is empty without shards, and until the number of shards has been read. The
+	// other fields then describe the leader of the fleet.
+	Shards []ShardStatus
+}
+
+// ShardStatus describes one shard, as this replica observes it.
+type ShardStatus struct {
+	// Leading reports whether this replica leads the shard.
+	Leading bool
+	// Term is the number of this replica's current or last term of the shard. It is 0 before the first one.
+	Term int64
+	// Leader is the identity of the replica that leads the shard. It is empty if no replica does.
+	Leader string
+	// Warm reports whether this replica keeps the shard warm, and has synced.
+	Warm bool
 }
 
 // Status returns the current status. It makes no requests.
@@ -285,6 +372,9 @@ func (r *Replica) Status() Status {
 		s.Leader = r.leadership.lock.holder()
 	case s.Leading:
 		s.Leader = s.Identity
+	}
+	if r.member != nil {
+		s.Shards = r.member.status()
 	}
 	return s
 }

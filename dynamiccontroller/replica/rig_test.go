@@ -81,7 +81,8 @@ func newRig(t testing.TB, s *fakeServer, name string, change ...func(*Options)) 
 	}
 	clock := clock{wall: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }}
 	var err error
-	r.Replica, err = newReplica(&rest.Config{Host: "http://api", Transport: r.transport}, o, newLease, clock)
+	cfg := &rest.Config{Host: "http://api", Transport: r.transport}
+	r.Replica, err = newReplica(cfg, o, backend{lease: newLease}, clock)
 	wantNoError(t, err)
 	client := r.fencedClient()
 	r.write = func(ctx context.Context) error { return send(ctx, client, http.MethodPost, nil) }

@@ -12,6 +12,7 @@ const minStepTimeout = time.Second
 // shutdown is the time budget for shutting down. All steps of a shutdown share one ShutdownTimeout.
 type shutdown struct {
 	timeout time.Duration
+	within  *shutdown // the shutdown of the replica, which limits this one once it has begun; can be nil
 
 	mu    sync.Mutex // guards began
 	began time.Time  // zero before the shutdown
@@ -28,6 +29,11 @@ func (s *shutdown) begin() {
 
 // remaining returns the time for the next step, and reports whether the shutdown has begun.
 func (s *shutdown) remaining() (time.Duration, bool) {
+	if s.within != nil {
+		if remaining, began := s.within.remaining(); began {
+			return remaining, true
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.began.IsZero() {

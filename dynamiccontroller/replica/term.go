@@ -29,6 +29,7 @@ type term struct {
 	of       *fence
 	clock    clock
 	validity time.Duration // of a renewal, from the time at which it was sent; 0 without leader election
+	keep     *keep         // nil unless the term is one of a shard
 	began    time.Time
 	over     chan struct{} // closed when the term ends
 
@@ -153,12 +154,14 @@ func (t *term) expire() error {
 		if s.cause != nil || t.validity == 0 {
 			return s.cause
 		}
-		age := t.clock.since(s.renewed)
-		if age < t.validity {
+		next := *s
+		if age := t.clock.since(s.renewed); age >= t.validity {
+			next.lose("the last confirmed renewal was sent %s ago", age.Round(time.Millisecond))
+		} else if err := t.keep.check(); err != nil {
+			next.lose("%s", err)
+		} else {
 			return nil
 		}
-		next := *s
-		next.lose("the last confirmed renewal was sent %s ago", age.Round(time.Millisecond))
 		if t.state.CompareAndSwap(s, &next) { // otherwise, the term was renewed or has ended in the meantime
 			close(t.over)
 			return next.cause

@@ -23,6 +23,7 @@ type leadEvent int
 const (
 	eventShutdown         leadEvent = iota // the context of Run was cancelled
 	eventFailure                           // a runnable failed before it was stopped
+	eventStepDown                          // another replica is to lead
 	eventLoss                              // the lease was lost
 	eventTimeout                           // runnables have not returned in time
 	eventReturned                          // all runnables have returned
@@ -48,9 +49,9 @@ type leadPolicy struct {
 
 // next returns the state after the event and the actions to perform, in order. It has no side effects.
 //
-// A timeout ends the term only if Run is ending. Otherwise, the lease is left to expire and the replica waits until the
-// runnables have returned, because the next term must not begin while they are still running. If Run begins to shut
-// down in the meantime, the timeout starts again.
+// eventStepDown only stops the runnables. A timeout ends the term only if Run is ending. Otherwise, the lease is left
+// to expire and the replica waits until the runnables have returned, because the next term must not begin while they
+// are still running. If Run begins to shut down in the meantime, the timeout starts again.
 func (s leadState) next(e leadEvent, p leadPolicy) (leadState, []leadAction) {
 	if s.phase == phaseDone {
 		return s, nil
@@ -91,7 +92,7 @@ func (s leadState) next(e leadEvent, p leadPolicy) (leadState, []leadAction) {
 		s.phase = phaseDone
 		actions = append(actions, actionFinishTerm)
 	}
-	if s.phase == phaseLeading && s != before {
+	if s.phase == phaseLeading && (s != before || e == eventStepDown) {
 		s.phase = phaseStopping
 		return s, append(actions, actionStop, actionStartTimeout)
 	}

@@ -11,7 +11,7 @@ var (
 	phaseNames = map[leadPhase]string{phaseLeading: "leading", phaseStopping: "stopping", phaseDone: "done"}
 	eventNames = map[leadEvent]string{
 		eventShutdown: "shutdown", eventFailure: "failure", eventLoss: "loss", eventTimeout: "timeout",
-		eventReturned: "returned", eventReturnedUnjoined: "returned, unjoined",
+		eventReturned: "returned", eventReturnedUnjoined: "returned, unjoined", eventStepDown: "step down",
 	}
 	actionNames = map[leadAction]string{
 		actionStop: "stop", actionStartTimeout: "start timeout", actionLoseTerm: "lose term",
@@ -41,6 +41,15 @@ leading                     | loss               | stopping+lost               |
 leading                     | timeout            | stopping+lost               | lose term, stop, start timeout
 leading                     | returned           | done                        | finish term
 leading                     | returned, unjoined | done+lost                   | lose term, finish term
+leading                     | step down          | stopping                    | stop, start timeout
+
+stopping                    | shutdown           | stopping+ending             | start timeout
+stopping                    | failure            | stopping+failed             |
+stopping                    | loss               | stopping+lost               |
+stopping                    | timeout            | stopping+lost               | lose term
+stopping                    | returned           | done                        | finish term
+stopping                    | returned, unjoined | done+lost                   | lose term, finish term
+stopping                    | step down          | stopping                    |
 
 stopping+ending             | shutdown           | stopping+ending             |
 stopping+ending             | failure            | stopping+ending+failed      |
@@ -48,6 +57,7 @@ stopping+ending             | loss               | stopping+ending+lost        |
 stopping+ending             | timeout            | done+ending+lost            | lose term
 stopping+ending             | returned           | done+ending                 | finish term
 stopping+ending             | returned, unjoined | done+ending+lost            | lose term, finish term
+stopping+ending             | step down          | stopping+ending             |
 
 stopping+failed             | shutdown           | stopping+ending+failed      | start timeout
 stopping+failed             | failure            | stopping+failed             |
@@ -55,6 +65,7 @@ stopping+failed             | loss               | stopping+failed+lost        |
 stopping+failed             | timeout            | stopping+failed+lost        | lose term
 stopping+failed             | returned           | done+failed                 | finish term
 stopping+failed             | returned, unjoined | done+failed+lost            | lose term, finish term
+stopping+failed             | step down          | stopping+failed             |
 
 stopping+lost               | shutdown           | stopping+ending+lost        | start timeout
 stopping+lost               | failure            | stopping+failed+lost        |
@@ -62,6 +73,7 @@ stopping+lost               | loss               | stopping+lost               |
 stopping+lost               | timeout            | stopping+lost               |
 stopping+lost               | returned           | done+lost                   | finish term
 stopping+lost               | returned, unjoined | done+lost                   | finish term
+stopping+lost               | step down          | stopping+lost               |
 
 stopping+ending+failed      | shutdown           | stopping+ending+failed      |
 stopping+ending+failed      | failure            | stopping+ending+failed      |
@@ -69,6 +81,7 @@ stopping+ending+failed      | loss               | stopping+ending+failed+lost |
 stopping+ending+failed      | timeout            | done+ending+failed+lost     | lose term
 stopping+ending+failed      | returned           | done+ending+failed          | finish term
 stopping+ending+failed      | returned, unjoined | done+ending+failed+lost     | lose term, finish term
+stopping+ending+failed      | step down          | stopping+ending+failed      |
 
 stopping+ending+lost        | shutdown           | stopping+ending+lost        |
 stopping+ending+lost        | failure            | stopping+ending+failed+lost |
@@ -76,6 +89,7 @@ stopping+ending+lost        | loss               | stopping+ending+lost        |
 stopping+ending+lost        | timeout            | done+ending+lost            |
 stopping+ending+lost        | returned           | done+ending+lost            | finish term
 stopping+ending+lost        | returned, unjoined | done+ending+lost            | finish term
+stopping+ending+lost        | step down          | stopping+ending+lost        |
 
 stopping+failed+lost        | shutdown           | stopping+ending+failed+lost | start timeout
 stopping+failed+lost        | failure            | stopping+failed+lost        |
@@ -83,6 +97,7 @@ stopping+failed+lost        | loss               | stopping+failed+lost        |
 stopping+failed+lost        | timeout            | stopping+failed+lost        |
 stopping+failed+lost        | returned           | done+failed+lost            | finish term
 stopping+failed+lost        | returned, unjoined | done+failed+lost            | finish term
+stopping+failed+lost        | step down          | stopping+failed+lost        |
 
 stopping+ending+failed+lost | shutdown           | stopping+ending+failed+lost |
 stopping+ending+failed+lost | failure            | stopping+ending+failed+lost |
@@ -90,11 +105,13 @@ stopping+ending+failed+lost | loss               | stopping+ending+failed+lost |
 stopping+ending+failed+lost | timeout            | done+ending+failed+lost     |
 stopping+ending+failed+lost | returned           | done+ending+failed+lost     | finish term
 stopping+ending+failed+lost | returned, unjoined | done+ending+failed+lost     | finish term
+stopping+ending+failed+lost | step down          | stopping+ending+failed+lost |
 `
 
 // exitOnFailureTransitions lists the transitions that differ with the policy ExitOnFailure.
 const exitOnFailureTransitions = `
 leading                     | failure            | stopping+ending+failed      | stop, start timeout
+stopping                    | failure            | stopping+ending+failed      | start timeout
 stopping+failed             | failure            | stopping+ending+failed      | start timeout
 stopping+lost               | failure            | stopping+ending+failed+lost | start timeout
 stopping+failed+lost        | failure            | stopping+ending+failed+lost | start timeout
@@ -104,6 +121,8 @@ stopping+failed+lost        | failure            | stopping+ending+failed+lost |
 const exitOnLossTransitions = `
 leading                     | loss               | stopping+ending+lost        | report loss, stop, start timeout
 leading                     | timeout            | done+ending+lost            | lose term, report loss
+stopping                    | loss               | stopping+ending+lost        | report loss, start timeout
+stopping                    | timeout            | done+ending+lost            | lose term, report loss
 stopping+ending             | loss               | stopping+ending+lost        | report loss
 stopping+failed             | loss               | stopping+ending+failed+lost | report loss, start timeout
 stopping+failed             | timeout            | done+ending+failed+lost     | lose term, report loss

@@ -1,0 +1,306 @@
+package replica
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
+)
+
+// lockFor returns client-go's lock for a Lease of the fake server.
+func lockFor(s *fakeLeases, name, identity string) *resourcelock.LeaseLock {
+	return &resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Name: name}, Client: &fakeLeaseClient{server: s},
+		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+	}
+}
+
+func heldRecord(holder string) record {
+	now := metav1.Now()
+	return record{HolderIdentity: holder, LeaseDurationSeconds: 3, RenewTime: now, AcquireTime: now}
+}
+
+// newTestFleetLease returns the fleet's Lease as a member sees it.
+func newTestFleetLease(s *fakeLeases, identity string, shards int) *fleetLease {
+	o := testOptions()
+	o.Shards = shards
+	return &fleetLease{Interface: lockFor(s, "test", identity), options: o, keep: newKeep(clock{}), changed: func() {}}
+}
+
+// If two reads return different records, the later record was written after the first read was sent, but possibly long
+// before the second one.
+func TestKeep_CountsFromTheReadThatDidNotReturnTheRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeLeases()
+		leader, candidate := newTestFleetLease(s, "leader", 8), newTestFleetLease(s, "candidate", 8)
+		ctx := t.Context()
+		wantNoError(t, leader.Create(ctx, heldRecord("leader")))
+		get := func() {
+			_, _, err := candidate.Get(ctx)
+			wantNoError(t, err)
+		}
+		get()
+		if candidate.keep.check() == nil {
+			t.Error("certain after a single read, whose record can be old")
+		}
+		time.Sleep(time.Second)
+		get()
+		if candidate.keep.check() == nil {
+			t.Error("certain although the record has not changed")
+		}
+		wantNoError(t, leader.Update(ctx, heldRecord("leader")))
+		time.Sleep(4 * time.Second)
+		get() // the renewal was written up to 4 s ago
+		wantNoError(t, candidate.keep.check())
+		const validity = keepFactor * testLeaseDuration * 9 / 10
+		time.Sleep(validity - 4*time.Second - time.Millisecond)
+		wantNoError(t, candidate.keep.check())
+		time.Sleep(time.Millisecond)
+		wantErrorIs(t, candidate.keep.check(), errKeepExpired)
+	})
+}
+
+func TestKeep_IsRevokedWhenTheLeaseIsNotThatOfAFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, edit := range map[string]func(*fakeLeases){
+			"deleted":                          func(s *fakeLeases) { s.edit("test", nil) },
+			"held by a replica without shards": func(s *fakeLeases) { s.setHolder("test", "plain_1") },
+		} {
+			s := newFakeLeases()
+			leader, candidate := newTestFleetLease(s, "leader", 8), newTestFleetLease(s, "candidate", 8)
+			wantNoError(t, leader.Create(t.Context(), heldRecord("leader")))
+			for range 2 {
+				_, _, err := candidate.Get(t.Context())
+				wantNoError(t, err)
+				time.Sleep(time.Second)
+				wantNoError(t, leader.Update(t.Context(), heldRecord("leader")))
+			}
+			wantNoError(t, candidate.keep.check())
+			edit(s)
+			_, _, _ = candidate.Get(t.Context())
+			if candidate.keep.check() == nil {
+				t.Errorf("%s: still certain", name)
+			}
+		}
+	})
+}
+
+func TestFleetLease_RecordedLayoutHasPrecedence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeLeases()
+		first, second := newTestFleetLease(s, "first", 8), newTestFleetLease(s, "second", 16)
+		ctx := t.Context()
+		wantNoError(t, first.Create(ctx, heldRecord("first")))
+		if count, fresh := first.takeFresh(); count != 8 || !fresh {
+			t.Errorf("got %d, %t", count, fresh)
+		}
+		wantNoError(t, first.Update(ctx, releasedRecord(0)))
+		if holder := s.holder("test"); holder != "shards=8/" {
+			t.Errorf("after the release, the holder is %q", holder)
+		}
+		r, _, err := second.Get(ctx)
+		wantNoError(t, err)
+		if !isReleased(r) {
+			t.Errorf("a member cannot acquire %+v", r)
+		}
+		wantNoError(t, second.Update(ctx, heldRecord("second")))
+		if holder := s.holder("test"); holder != "shards=8/second" {
+			t.Errorf("the holder is %q", holder)
+		}
+		if _, fresh := second.takeFresh(); fresh {
+			t.Error("the layout was recorded before")
+		}
+		second.allowChange()
+		wantNoError(t, second.Update(ctx, releasedRecord(0)))
+		if holder := s.holder("test"); holder != "" {
+			t.Errorf("after the final release, the holder is %q", holder)
+		}
+	})
+}
+
+// The layout is read after the Lease of a shard was acquired, so that an announced change is noticed or waits.
+func TestLayoutCheck_LeaseIsReleasedUnlessTheLayoutAllowsToLead(t *testing.T) {
+	for name, test := range map[string]struct {
+		holder string
+		err    error
+		keep   error
+		leads  bool
+	}{
+		"the layout is the same":             {holder: "shards=8/x", leads: true},
+		"nobody leads the fleet":             {holder: "shards=8/", leads: true},
+		"the layout is another one":          {holder: "shards=16/x"},
+		"the layout is changing":             {holder: "shards=8,changing/x"},
+		"a replica without shards leads":     {holder: "x"},
+		"the layout was removed":             {holder: ""},
+		"the layout cannot be read":          {err: errDown},
+		"the fleet's lease may have expired": {holder: "shards=8/x", keep: errKeepExpired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newFakeLeases()
+			keep := newKeep(clock{})
+			keep.renew(clock{}.now(), 100)
+			if test.keep != nil {
+				keep.revoke(test.keep)
+			}
+			check := layoutCheck{
+				shards: 8, keep: keep,
+				holder: func(context.Context) (string, error) { return test.holder, test.err },
+			}
+			began := false
+			l := &lock{
+				Interface: lockFor(s, "test-shard-0", "a"), verify: check.verify, duration: testLeaseDuration,
+				timeout: time.Second, onNewLeader: func(string) {},
+				beginTerm: func(sent instant) *term {
+					began = true
+					return (&fence{}).open(sent, testOptions())
+				},
+			}
+			wantNoError(t, l.Interface.Create(t.Context(), releasedRecord(0)))
+			_, _, err := l.Get(t.Context())
+			wantNoError(t, err)
+			err = l.Update(t.Context(), heldRecord("a"))
+			if began != test.leads {
+				t.Errorf("a term has begun: %t", began)
+			}
+			if test.leads {
+				wantNoError(t, err)
+			} else {
+				wantErrorIs(t, err, errNotNow)
+			}
+			if held := s.holder("test-shard-0") == "a"; held != test.leads {
+				t.Errorf("the lease is held: %t", held)
+			}
+		})
+	}
+}
+
+// The loop of the member is stuck, so only the fence and the contexts can stop the work.
+func TestH2_TermOfAShardEndsWithTheCertaintyOfTheFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, runs := newFakeLeases(), newShardRuns()
+		r := newFleetRig(t, s, runs, "a")
+		contexts := make(chan contextOfShard, 100)
+		wantNoError(t, r.RegisterForShards("contexts", RunFunc(contextOfShards(contexts))))
+		r.start()
+		eventually(t, maxFleetStart, func() bool { return runs.count() == 8 })
+		plain, whole := newPlain(t, s, "plain")
+		plain.start()
+		work := <-contexts
+		stuck := make(chan struct{})
+		r.stuck.Store(&stuck)
+		r.failFor(func(name string) bool { return name == "test" })
+		time.Sleep((keepFactor - 1) * testLeaseDuration)
+		wantNoError(t, r.write(work.ctx))
+		eventually(t, 2*testLeaseDuration, whole.isRunning)
+		wantErrorIs(t, r.write(work.ctx), ErrNotLeading)
+		wantErrorIs(t, context.Cause(work.ctx), ErrLeaseLost)
+		close(stuck)
+		runs.check(t)
+	})
+}
+
+// The planned leader is slow to acquire the Lease, and the standby must leave it to the planned leader.
+func TestH6_StandbyLeavesAReleasedShardToThePlannedLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, runs := newFakeLeases(), newShardRuns()
+		startFleet(t, s, runs, "a b")
+		eventually(t, time.Minute, isBalanced(runs, 8, "a", "b"))
+		time.Sleep(30 * time.Second)
+		n := len(runs.runs)
+		c := newFleetRig(t, s, runs, "c")
+		slow := func(ctx context.Context, verb, name string) error {
+			if verb == verbUpdate && strings.HasPrefix(name, "test-shard-") && s.holder(name) == "" {
+				time.Sleep(testRetryPeriod * 7 / 5)
+			}
+			return nil
+		}
+		c.client.before.Store(&slow)
+		c.start()
+		eventually(t, time.Minute, isBalanced(runs, 8, "a", "b", "c"))
+		time.Sleep(30 * time.Second)
+		if moved := runs.runs[n:]; len(moved) != runs.led()["c"] {
+			t.Errorf("shards were started: %v, want each one that c leads once", moved)
+		}
+		runs.check(t)
+	})
+}
+
+// A forged plan can move shards, but only to members that are ready to lead.
+func TestH7_LeaderKeepsAShardUnlessThePlannedLeaderIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, runs := newFakeLeases(), newShardRuns()
+		startFleet(t, s, runs, "a b c")
+		eventually(t, time.Minute, isBalanced(runs, 8, "a", "b", "c"))
+		time.Sleep(30 * time.Second)
+		n := len(runs.runs)
+		for range 50 { // the planner corrects the plan after each time
+			forged := make(plan.Plan, 8)
+			for i := range forged {
+				forged[i] = plan.Assignment{Leader: "nobody", From: s.holder(fleet.ShardLease("test", i))}
+			}
+			text, err := forged.Encode()
+			wantNoError(t, err)
+			s.edit(fleet.PlanLease("test"), func(lease *coordinationv1.Lease) {
+				lease.Annotations[fleet.PlanAnnotation] = text
+			})
+			time.Sleep(100 * time.Millisecond)
+		}
+		if moved := runs.runs[n:]; len(moved) > 0 {
+			t.Errorf("shards were started: %v", moved)
+		}
+		runs.check(t)
+	})
+}
+
+// The runnables of the shards take some time to return.
+func TestLayout_ChangeWaitsForEachShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, runs := newFakeLeases(), newShardRuns()
+		old := startFleet(t, s, runs, "a b", shardOptions(4))
+		eventually(t, time.Minute, isBalanced(runs, 4, "a", "b"))
+		time.Sleep(30 * time.Second)
+		for _, r := range old {
+			r.linger.Store(int64(testShutdownTimeout - time.Second))
+		}
+		other := newFakeMember(s, "z", 8)
+		defer other()
+		for _, r := range old {
+			s.edit(fleet.MemberLease("test", r.options.Identity), func(lease *coordinationv1.Lease) {
+				lease.Annotations[fleet.StateAnnotation] = fleet.State{Shards: 8}.Encode()
+			})
+		}
+		eventually(t, time.Minute, func() bool { return strings.Contains(s.holder("test"), "changing") })
+		for strings.Contains(s.holder("test"), "changing") {
+			time.Sleep(10 * time.Millisecond)
+		}
+		for i := range 4 {
+			if holder := s.holder(fleet.ShardLease("test", i)); holder != "" {
+				t.Errorf("the layout was removed while shard %d was held by %s", i, holder)
+			}
+		}
+		runs.check(t)
+	})
+}
+
+// newFakeMember adds a member that does nothing. It returns a function that removes the member.
+func newFakeMember(s *fakeLeases, identity string, shards int) (remove func()) {
+	name := fleet.MemberLease("test", identity)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setLocked(nil, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{fleet.Label: "test"},
+			Annotations: map[string]string{fleet.StateAnnotation: fleet.State{Shards: shards}.Encode()},
+		},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &identity},
+	})
+	return func() { s.edit(name, nil) }
+}

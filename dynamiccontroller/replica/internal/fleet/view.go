@@ -1,0 +1,275 @@
+package fleet
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/internal/listwatch"
+)
+
+// View is what a replica observes of its fleet: the members, the holders of the shards, and the plan. It can be
+// outdated. It is safe for concurrent use.
+type View struct {
+	name     string
+	lifetime time.Duration
+	changed  func()
+
+	mu      sync.Mutex // guards the fields below
+	members map[string]*memberLease
+	joined  time.Time // the last time at which a member came, went, or began to leave
+	holders map[int]string
+	plan    string
+	synced  bool
+}
+
+type memberLease struct {
+	identity string
+	state    State
+	version  string
+	seen     time.Time // when the version was first seen
+	dead     bool
+}
+
+// Member is a member that is alive.
+type Member struct {
+	Identity string
+	State    State
+}
+
+// NewView returns the view of the fleet with the name. A member whose Lease does not change for the lifetime counts as
+// gone. changed is called after a change that may matter. It must not block and must not call the view.
+func NewView(name string, lifetime time.Duration, changed func()) *View {
+	return &View{
+		name: name, lifetime: lifetime, changed: changed, members: map[string]*memberLease{}, holders: map[int]string{},
+	}
+}
+
+// Run watches the Leases until ctx is cancelled.
+func (v *View) Run(ctx context.Context, log logr.Logger, client coordinationclient.LeaseInterface) {
+	store := &viewStore{view: v}
+	listwatch.NewLoop(listwatch.NewRequests(leaseClient{client}), store, listwatch.Options{
+		Log: log, GVR: coordinationv1.SchemeGroupVersion.WithResource("leases"),
+		LabelSelector: Label + "=" + LabelValue(v.name), MaxDelay: maxDelay,
+	}).Run(ctx)
+}
+
+// maxDelay limits the delay after a failed list or watch.
+const maxDelay = 5 * time.Second
+
+// leaseClient is a typed client with the methods that a Loop needs.
+type leaseClient struct {
+	client coordinationclient.LeaseInterface
+}
+
+func (c leaseClient) List(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return c.client.List(ctx, o)
+}
+
+func (c leaseClient) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return c.client.Watch(ctx, o)
+}
+
+// viewStore passes the Leases to a view. It is used by one goroutine.
+type viewStore struct {
+	view   *View
+	listed map[string]*coordinationv1.Lease // by name; the list that is being received
+	known  map[string]*coordinationv1.Lease // the Leases of the view
+}
+
+var _ listwatch.Store = (*viewStore)(nil)
+
+// MinVersion returns an empty string: an outdated list does no harm.
+func (s *viewStore) MinVersion() string { return "" }
+
+// BeginList begins to collect a list.
+func (s *viewStore) BeginList() { s.listed = map[string]*coordinationv1.Lease{} }
+
+// Collect adds an item to the list.
+func (s *viewStore) Collect(event watch.Event) error {
+	lease, ok := event.Object.(*coordinationv1.Lease)
+	switch {
+	case !ok:
+	case event.Type == watch.Deleted:
+		delete(s.listed, lease.Name)
+	default:
+		s.listed[lease.Name] = lease
+	}
+	return nil
+}
+
+// EndList replaces the Leases of the view.
+func (s *viewStore) EndList(_ listwatch.ListResult, stored func()) {
+	before := s.known
+	s.known, s.listed = s.listed, nil
+	for name, lease := range before {
+		if s.known[name] == nil {
+			s.view.remove(lease)
+		}
+	}
+	for _, lease := range s.known {
+		s.view.put(lease)
+	}
+	s.view.setSynced()
+	if stored != nil {
+		stored()
+	}
+}
+
+// Apply records a change.
+func (s *viewStore) Apply(event watch.Event) error {
+	lease, ok := event.Object.(*coordinationv1.Lease)
+	switch {
+	case !ok || event.Type == watch.Bookmark:
+	case event.Type == watch.Deleted:
+		delete(s.known, lease.Name)
+		s.view.remove(lease)
+	default:
+		s.known[lease.Name] = lease
+		s.view.put(lease)
+	}
+	return nil
+}
+
+// Clear does nothing, because Leases are a type of every API server.
+func (s *viewStore) Clear() {}
+
+func (v *View) setSynced() {
+	v.mu.Lock()
+	v.synced = true
+	v.mu.Unlock()
+	v.changed()
+}
+
+// put records a Lease that was created or changed.
+func (v *View) put(lease *coordinationv1.Lease) {
+	v.mu.Lock()
+	matters := v.putLocked(lease)
+	v.mu.Unlock()
+	if matters {
+		v.changed()
+	}
+}
+
+func (v *View) putLocked(lease *coordinationv1.Lease) (matters bool) {
+	holder := ptr.Deref(lease.Spec.HolderIdentity, "")
+	if lease.Name == PlanLease(v.name) {
+		matters = v.plan != lease.Annotations[PlanAnnotation]
+		v.plan = lease.Annotations[PlanAnnotation]
+		return matters
+	}
+	if index, ok := v.shardOf(lease.Name); ok {
+		before, known := v.holders[index]
+		v.holders[index] = holder
+		return !known || before != holder
+	}
+	if lease.Name != MemberLease(v.name, holder) {
+		return false
+	}
+	state, err := DecodeState(lease.Annotations[StateAnnotation])
+	if err != nil {
+		return false
+	}
+	m := v.members[lease.Name]
+	switch {
+	case m == nil:
+		m = &memberLease{identity: holder}
+		v.members[lease.Name] = m
+		matters = true
+	case m.version == lease.ResourceVersion:
+		return false
+	}
+	matters = matters || m.dead || m.state.Encode() != state.Encode()
+	if m.version == "" || m.dead || state.Leaving && !m.state.Leaving {
+		v.joined = time.Now()
+	}
+	m.state, m.version, m.seen, m.dead = state, lease.ResourceVersion, time.Now(), false
+	return matters
+}
+
+// remove records that a Lease was deleted.
+func (v *View) remove(lease *coordinationv1.Lease) {
+	v.mu.Lock()
+	if index, ok := v.shardOf(lease.Name); ok {
+		delete(v.holders, index)
+	}
+	if _, ok := v.members[lease.Name]; ok {
+		delete(v.members, lease.Name)
+		v.joined = time.Now()
+	}
+	if lease.Name == PlanLease(v.name) {
+		v.plan = ""
+	}
+	v.mu.Unlock()
+	v.changed()
+}
+
+// shardOf returns the index of the shard that a Lease belongs to.
+func (v *View) shardOf(lease string) (index int, ok bool) {
+	number, ok := strings.CutPrefix(lease, v.name+"-shard-")
+	if !ok {
+		return 0, false
+	}
+	index, err := strconv.Atoi(number)
+	return index, err == nil && ShardLease(v.name, index) == lease
+}
+
+// Snapshot is the content of a view at one time.
+type Snapshot struct {
+	// Synced reports whether the Leases have been listed.
+	Synced bool
+	// Members are the living members, in the order of their identities.
+	Members []Member
+	// Gone contains the Leases of members that are gone: their names, and the versions that were observed last.
+	Gone map[string]string
+	// Unchanged is the time since a member came, went, or began to leave.
+	Unchanged time.Duration
+	// Holders are the holders of the shards. A shard that is not in the map has no Lease.
+	Holders map[int]string
+	// Plan is the encoded plan, or empty.
+	Plan string
+}
+
+// Member returns the living member with the identity.
+func (s *Snapshot) Member(identity string) (Member, bool) {
+	for _, m := range s.Members {
+		if m.Identity == identity {
+			return m, true
+		}
+	}
+	return Member{}, false
+}
+
+// Snapshot returns the current content.
+func (v *View) Snapshot() *Snapshot {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	s := &Snapshot{Synced: v.synced, Plan: v.plan, Holders: map[int]string{}, Gone: map[string]string{}}
+	for index, holder := range v.holders {
+		s.Holders[index] = holder
+	}
+	for name, m := range v.members {
+		if !m.dead && time.Since(m.seen) > v.lifetime {
+			m.dead, v.joined = true, time.Now()
+		}
+		if m.dead {
+			s.Gone[name] = m.version
+		} else {
+			s.Members = append(s.Members, Member{m.identity, m.state})
+		}
+	}
+	slices.SortFunc(s.Members, func(a, b Member) int { return strings.Compare(a.Identity, b.Identity) })
+	s.Unchanged = time.Since(v.joined)
+	return s
+}

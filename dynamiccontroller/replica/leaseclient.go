@@ -1,0 +1,67 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+)
+
+// fleetClients are the clients that a fleet needs in addition to that of its own Lease.
+type fleetClients struct {
+	requests         coordinationclient.LeasesGetter // with a timeout
+	watches          coordinationclient.LeasesGetter // without
+	closeConnections func()                          // closes the connections of requests
+}
+
+func newFleetClients(cfg *rest.Config, o Options) (*fleetClients, error) {
+	requests, closeConnections, err := newLeaseClient(cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	own := rest.AddUserAgent(rest.CopyConfig(cfg), "leader-election")
+	own.QPS, own.RateLimiter, own.Timeout = -1, nil, 0
+	watches, err := coordinationclient.NewForConfig(own)
+	if err != nil {
+		return nil, fmt.Errorf("create a client for the leases of the fleet: %w", err)
+	}
+	return &fleetClients{requests, watches, closeConnections}, nil
+}
+
+// leaseOf returns the lock for a Lease of the fleet.
+func (c *fleetClients) leaseOf(o Options, name string) *resourcelock.LeaseLock {
+	return &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: name},
+		Client:     c.requests,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
+		Labels:     fleetLabels(o),
+	}
+}
+
+// fleetLabels returns the labels of the Leases of the fleet, except the fleet's own.
+func fleetLabels(o Options) map[string]string {
+	labels := maps.Clone(o.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[fleet.Label] = fleet.LabelValue(o.LeaseName)
+	return labels
+}
+
+// holderOf returns a function that reads the holder identity of the fleet's Lease.
+func (c *fleetClients) holderOf(o Options) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		lease, err := c.requests.Leases(o.LeaseNamespace).Get(ctx, o.LeaseName, metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		return ptr.Deref(lease.Spec.HolderIdentity, ""), nil
+	}
+}

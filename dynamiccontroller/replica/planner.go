@@ -1,0 +1,311 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
+)
+
+// planner plans which members should lead the shards. It runs on the fleet's leader, in its term.
+type planner struct {
+	member *fleetMember
+	client coordinationclient.LeaseInterface
+	wake   chan struct{} // has a buffer of one
+
+	// refused contains the versions of the Leases of members that were not deleted because they have changed. It is used
+	// only by Run.
+	refused map[string]string
+
+	mu       sync.Mutex // guards stepDown
+	stepDown func()     // ends the term of the fleet's leader
+}
+
+const plannerName = "shard planner"
+
+// settlePeriods is the time without a change of the members after which shards are moved for balance, in multiples of
+// LeaseDuration.
+const settlePeriods = 2
+
+func (p *planner) setStepDown(stepDown func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stepDown = stepDown
+}
+
+// Run plans until ctx is cancelled, or until all members are configured for another number of shards and the layout has
+// been removed. If the replica is shutting down, Run returns when the replica has handed over its shards, so that the
+// fleet's Lease is renewed until then.
+func (p *planner) Run(ctx context.Context) error {
+	defer p.member.lease.cancelChange()
+	p.run(ctx)
+	select {
+	case <-p.member.ending:
+		<-p.member.handedOver
+		p.leave(context.WithoutCancel(ctx))
+	default:
+	}
+	return nil
+}
+
+func (p *planner) run(ctx context.Context) {
+	if err := p.createLeases(ctx); err != nil {
+		return // ctx is cancelled
+	}
+	tick := time.NewTicker(p.member.options.RetryPeriod)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		snapshot := p.member.view.Snapshot()
+		count := p.member.lease.currentLayout().shards
+		if wanted := wantedShards(snapshot, p.member.options.Identity); wanted != 0 && wanted != count {
+			p.member.log.Info("Changing the number of shards", keyShards, wanted)
+			if p.removeLayout(ctx) == nil {
+				p.mu.Lock()
+				p.stepDown()
+				p.mu.Unlock()
+			}
+			<-ctx.Done()
+			return
+		}
+		p.plan(ctx, snapshot, count)
+		p.removeLeases(ctx, snapshot, count)
+		select {
+		case <-ctx.Done():
+		case <-p.wake:
+		case <-tick.C:
+		}
+	}
+}
+
+// wantedShards returns the number of shards that all living members are configured for, or zero. The view must contain
+// this member. Otherwise, it is outdated.
+func wantedShards(view *fleet.Snapshot, self string) (count int) {
+	if _, known := view.Member(self); !view.Synced || !known {
+		return 0
+	}
+	for i, m := range view.Members {
+		if i > 0 && m.State.Shards != count {
+			return 0
+		}
+		count = m.State.Shards
+	}
+	return count
+}
+
+// createLeases creates the Leases of all shards if this term has recorded a new layout. Otherwise, a missing Lease may
+// have been deleted while the shard was led. Members would wait for a LeaseDuration before they lead the shard.
+func (p *planner) createLeases(ctx context.Context) error {
+	count, fresh := p.member.lease.takeFresh()
+	if !fresh {
+		return nil
+	}
+	for index := 0; index < count; {
+		name := fleet.ShardLease(p.member.options.LeaseName, index)
+		spec := resourcelock.LeaderElectionRecordToLeaseSpec(ptr.To(releasedRecord(0)))
+		_, err := p.client.Create(ctx, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: name, Namespace: p.member.options.LeaseNamespace, Labels: fleetLabels(p.member.options),
+			},
+			Spec: spec,
+		}, metav1.CreateOptions{})
+		if err == nil || apierrors.IsAlreadyExists(err) {
+			index++
+			continue
+		}
+		p.member.log.V(1).Info("Lease of a shard not created, will retry", keyLease, name, keyError, err.Error())
+		if err := p.sleep(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sleep waits for RetryPeriod. It returns an error if ctx is cancelled.
+func (p *planner) sleep(ctx context.Context) error {
+	select {
+	case <-time.After(p.member.options.RetryPeriod):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// plan computes the next plan and publishes it if it has changed.
+func (p *planner) plan(ctx context.Context, view *fleet.Snapshot, count int) {
+	o := p.member.options
+	if _, known := view.Member(o.Identity); !view.Synced || !known {
+		return
+	}
+	if view.Plan == "" && view.Unchanged < o.RetryPeriod { // other members are starting at the same time
+		return
+	}
+	in := plan.Input{
+		Shards: count, Previous: p.member.decode(view.Plan), Holders: make([]string, count),
+		// The first plan of a fleet is complete, because all members list their types anyway.
+		Settled: view.Plan == "" || view.Unchanged >= settlePeriods*o.LeaseDuration,
+	}
+	for index := range in.Holders {
+		in.Holders[index] = view.Holders[index]
+	}
+	for _, m := range view.Members {
+		member := plan.Member{ID: m.Identity, Node: m.State.Node, Leaving: m.State.Leaving}
+		if m.State.Layout == count {
+			member.Warm = m.State.Warm
+		}
+		in.Members = append(in.Members, member)
+	}
+	next, err := plan.Next(in).Encode()
+	if err != nil {
+		p.member.log.Error(err, "Plan not published")
+		return
+	}
+	if next == view.Plan {
+		return
+	}
+	if err := p.publish(ctx, next); err != nil && ctx.Err() == nil {
+		p.member.log.V(1).Info("Plan not published, will retry", keyError, err.Error())
+	}
+}
+
+// publish stores the plan in its Lease.
+func (p *planner) publish(ctx context.Context, text string) error {
+	o := p.member.options
+	name := fleet.PlanLease(o.LeaseName)
+	lease, err := p.client.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		lease = &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: o.LeaseNamespace, Labels: fleetLabels(o)},
+		}
+	} else if err != nil {
+		return fmt.Errorf("read the plan: %w", err)
+	}
+	lease = lease.DeepCopy()
+	if lease.Annotations == nil {
+		lease.Annotations = map[string]string{}
+	}
+	lease.Labels = fleetLabels(o)
+	lease.Annotations[fleet.PlanAnnotation] = text
+	lease.Spec.HolderIdentity, lease.Spec.RenewTime = &o.Identity, ptr.To(metav1.NowMicro())
+	if lease.ResourceVersion == "" {
+		_, err = p.client.Create(ctx, lease, metav1.CreateOptions{})
+	} else {
+		_, err = p.client.Update(ctx, lease, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("write the plan: %w", err)
+	}
+	return nil
+}
+
+// removeLeases deletes the Leases of shards of an earlier layout, and those of members that are gone. If the view is
+// outdated, the API server rejects the deletion of the latter.
+func (p *planner) removeLeases(ctx context.Context, view *fleet.Snapshot, count int) {
+	for index := range view.Holders {
+		if index >= count {
+			name := fleet.ShardLease(p.member.options.LeaseName, index)
+			_ = p.client.Delete(ctx, name, metav1.DeleteOptions{}) // retried after the next change
+		}
+	}
+	for name, version := range view.Gone {
+		if p.refused[name] == version {
+			continue // the view has not changed since then
+		}
+		unchanged := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}}
+		if err := p.client.Delete(ctx, name, unchanged); err == nil {
+			p.member.log.Info("Member is gone", keyMember, name)
+		} else if apierrors.IsConflict(err) {
+			p.refused[name] = version
+		}
+	}
+}
+
+// removeLayout announces a change of the layout, and waits until no shard is led. The next release of the fleet's Lease
+// then allows any replica to lead, and to record its own layout.
+func (p *planner) removeLayout(ctx context.Context) error {
+	p.member.lease.announceChange()
+	for p.member.lease.currentLayout().state != layoutChanging {
+		p.member.leadership.lock.pace.wake()
+		select {
+		case <-time.After(electorPeriod):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	free := freeShards{planner: p, seen: map[int]seenLease{}}
+	count := p.member.lease.currentLayout().shards
+	for index := 0; index < count; {
+		if free.check(ctx, index) {
+			index++
+		} else if err := p.sleep(ctx); err != nil {
+			return err
+		}
+	}
+	p.member.lease.allowChange()
+	return nil
+}
+
+// freeShards determines which shards are not led.
+type freeShards struct {
+	planner *planner
+	seen    map[int]seenLease
+}
+
+// seenLease is a version of a Lease, and the time at which it was first observed.
+type seenLease struct {
+	version string
+	at      time.Time
+}
+
+// check reports whether the Lease of the shard was released or has expired. A missing Lease counts as expired after
+// LeaseDuration, because it may have been deleted while the shard was led.
+func (f *freeShards) check(ctx context.Context, index int) bool {
+	o := f.planner.member.options
+	lease, err := f.planner.client.Get(ctx, fleet.ShardLease(o.LeaseName, index), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		lease = &coordinationv1.Lease{}
+	case err != nil:
+		return false
+	case isReleased(resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)):
+		return true
+	}
+	duration := max(o.LeaseDuration, time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0))*time.Second)
+	if last, ok := f.seen[index]; ok && last.version == lease.ResourceVersion {
+		return time.Since(last.at) > duration
+	}
+	f.seen[index] = seenLease{lease.ResourceVersion, time.Now()}
+	return false
+}
+
+// leave is called when this member has ended all shards and is about to leave. If it is the fleet's leader and the last
+// member, it removes the layout, so that replicas without shards can lead at once. Otherwise, they wait until the
+// fleet's Lease expires. It gives up if a shard is still led by somebody.
+func (p *planner) leave(ctx context.Context) {
+	m := p.member
+	view := m.view.Snapshot()
+	stays := slices.ContainsFunc(view.Members, func(other fleet.Member) bool {
+		return other.Identity != m.options.Identity && !other.State.Leaving
+	})
+	t := m.leadership.fence.latest()
+	if !view.Synced || stays || t == nil || t.check() != nil {
+		return
+	}
+	remaining, _ := m.shutdown.remaining()
+	ctx, cancel := context.WithTimeout(ctx, min(remaining, m.options.LeaseDuration))
+	defer cancel()
+	if err := p.removeLayout(ctx); err != nil {
+		m.log.V(1).Info("Layout not removed", keyError, err.Error())
+		m.lease.cancelChange()
+	}
+}

@@ -1,0 +1,96 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/dynamic-controller/engine/internal/shards"
+)
+
+// shard is one shard of a replica's layout. Its fields are used only by the goroutine of fleetMember.run, apart from
+// the leadership.
+type shard struct {
+	index      int
+	leadership *leadership
+	campaign   *campaign // nil if the replica does not campaign for the shard
+	warmth     *warmth   // nil if the replica does not keep the shard warm
+}
+
+// campaign is a period in which a replica campaigns for a shard, and leads it.
+type campaign struct {
+	stop     func() // ends the campaign; the lease is released once the runnables have returned
+	done     <-chan struct{}
+	err      error // the result, once done is closed
+	stopping bool
+}
+
+// startCampaign campaigns until the campaign is stopped or ctx is cancelled. It calls ended when the campaign is over.
+func (s *shard) startCampaign(ctx context.Context, of shards.Shard, ended func()) {
+	stepDown, done := make(chan struct{}), make(chan struct{})
+	c := &campaign{done: done, stop: sync.OnceFunc(func() { close(stepDown) })}
+	s.leadership.stepDown = stepDown
+	s.campaign = c
+	go func() {
+		defer ended()
+		defer close(done)
+		c.err = s.leadership.run(shards.With(ctx, of))
+	}()
+}
+
+// isLeading reports whether a term of the shard is current.
+func (s *shard) isLeading() bool {
+	t := s.leadership.fence.latest()
+	return t != nil && t.check() == nil
+}
+
+// lose ends the term of the shard, if there is one.
+func (s *shard) lose(cause error) {
+	if t := s.leadership.fence.latest(); t != nil {
+		_ = t.lose("%s", cause)
+	}
+}
+
+// warmth is a period in which a replica keeps a shard warm.
+type warmth struct {
+	group    *runnableGroup
+	cancel   context.CancelCauseFunc
+	stopping bool
+	// stoppedAt is the time at which the warmth was stopped.
+	stoppedAt time.Time
+}
+
+var errCooledDown = errors.New("this replica no longer keeps the shard warm")
+
+// startWarming starts the runnables of a warm shard. It calls ended when they have returned, after the warmth was
+// stopped or after one of them has failed.
+func (s *shard) startWarming(ctx context.Context, of shards.Shard, runnables []namedRunnable, ended func()) {
+	ctx, cancel := context.WithCancelCause(shards.With(context.WithoutCancel(ctx), of))
+	w := &warmth{group: newRunnableGroup(ctx), cancel: cancel}
+	s.warmth = w
+	for _, n := range runnables {
+		w.group.start(n)
+	}
+	go func() {
+		defer ended()
+		<-w.group.joined
+	}()
+}
+
+func (w *warmth) stop(cause error) {
+	w.stopping, w.stoppedAt = true, time.Now()
+	w.cancel(cause)
+	w.group.stop()
+}
+
+// hasSynced reports whether the runnables keep the shard up to date.
+func hasSynced(of shards.Shard, runnables []namedRunnable) bool {
+	for _, n := range runnables {
+		s, ok := n.runnable.(interface{ HasSyncedShard(index, count int) bool })
+		if ok && !s.HasSyncedShard(of.Index, of.Count) {
+			return false
+		}
+	}
+	return true
+}
