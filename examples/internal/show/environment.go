@@ -95,17 +95,24 @@ func (s *environment) clear(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// read reads a manifest of an example.
-func (s *environment) read(file string) (*unstructured.Unstructured, error) {
-	data, err := os.ReadFile(filepath.Join(s.examples, file))
+// read reads the objects in a manifest of an example.
+func (s *environment) read(file string) (objects []*unstructured.Unstructured, err error) {
+	f, err := os.Open(filepath.Join(s.examples, file))
 	if err != nil {
 		return nil, err
 	}
-	obj := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal(data, &obj.Object); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+	defer f.Close()
+	for documents := yaml.NewYAMLToJSONDecoder(f); ; {
+		obj := &unstructured.Unstructured{}
+		err := documents.Decode(&obj.Object)
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		objects = append(objects, obj)
 	}
-	return obj, nil
 }
 
 // resource returns the client for an object. It waits until the mapper has found the kind, which may only just have
@@ -144,7 +151,8 @@ func (s *environment) delete(ctx context.Context, obj *unstructured.Unstructured
 	if err != nil {
 		return err
 	}
-	err = resource.Delete(ctx, obj.GetName(), metav1.DeleteOptions{})
+	background := metav1.DeletePropagationBackground // as kubectl does; for Jobs, the API server has another default
+	err = resource.Delete(ctx, obj.GetName(), metav1.DeleteOptions{PropagationPolicy: &background})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}

@@ -99,21 +99,12 @@ func TestRun_ReturnsStepError(t *testing.T) {
 			`hello has not printed "Hello": the process has ended: exit status 1`,
 		},
 		"an example that is killed": {
-			[]step{
-				start("hello"),
-				func(_ context.Context, s *environment) error { return s.processes["hello"].cmd.Process.Kill() },
-				stop("hello"),
-			},
+			[]step{start("hello"), kill("hello"), stop("hello")},
 			"hello ended with signal: killed",
 		},
 		"a line that should not be printed": {
 			[]step{
-				start("hello"),
-				func(_ context.Context, s *environment) error {
-					_, err := s.processes["hello"].Write([]byte("Hello\n"))
-					return err
-				},
-				hasNotPrinted("hello", "Hello"),
+				start("hello"), write("hello", "Hello\n"), hasNotPrinted("hello", "Hello"),
 			},
 			`hello has unexpectedly printed "Hello"`,
 		},
@@ -129,6 +120,36 @@ func TestRun_ReturnsStepError(t *testing.T) {
 			[]step{apply("hello/greetings.yaml"), apply("hello/world.yaml"), deletes("greeting/first")},
 			"greeting/first still exists",
 		},
+		"an example that has already ended": {[]step{start("hello"), kill("hello"), kill("hello")}, "kill hello: "},
+		"a shard that two processes lead": {
+			[]step{
+				start("hello"), write("hello", "x leads shards [0 1], standby for []\nx leads shards [0], standby for [1]\n"),
+				startAs("other", "hello"), write("other", "y leads shards [0 1], standby for []\n"),
+				leadAll(2, "hello", "other"),
+			},
+			"hello leads [0] and is the standby for [1], other leads [0 1] and is the standby for []: " +
+				"shard 0 has 2 processes as its leader: ",
+		},
+		"a shard without a standby": {
+			[]step{
+				start("hello"), write("hello", "x leads shards [0], standby for [1]\n"),
+				startAs("other", "hello"), write("other", "y leads shards [1], standby for []\n"),
+				leadAll(2, "hello", "other"), divide(2, "hello", "other"),
+			},
+			"shard 0 has 0 processes as its standby: ",
+		},
+		"shards that are not divided evenly": {
+			[]step{
+				start("hello"), write("hello", "x leads shards [0 1 2], standby for [3]\n"),
+				startAs("other", "hello"), write("other", "y leads shards [3], standby for [0 1 2]\n"),
+				divide(4, "hello", "other"),
+			},
+			"the division is uneven: ",
+		},
+		"an object that no process has reconciled": {
+			[]step{apply("sharded/objects.yaml"), marked("sharded/objects.yaml", "a", "b")},
+			`ConfigMap/sharded is marked by ""`,
+		},
 		"an unknown manifest": {[]step{apply("hello/no-such-file.yaml")}, "no such file"},
 		"an unknown binary":   {[]step{start("no-such-example")}, "no such file"},
 	} {
@@ -140,5 +161,13 @@ func TestRun_ReturnsStepError(t *testing.T) {
 				t.Errorf("got the error %v, want one with %q, after this output:\n%s", err, test.want, out)
 			}
 		})
+	}
+}
+
+// write adds output to that of a process.
+func write(name, output string) step {
+	return func(_ context.Context, s *environment) error {
+		_, err := s.processes[name].Write([]byte(output))
+		return err
 	}
 }

@@ -12,41 +12,45 @@ import (
 // step performs an action or waits for a condition.
 type step func(ctx context.Context, s *environment) error
 
-// apply applies a manifest.
+// apply applies the objects in a manifest.
 func apply(file string) step {
 	return func(ctx context.Context, s *environment) error {
-		obj, err := s.read(file)
+		objects, err := s.read(file)
 		if err != nil {
 			return err
 		}
 		s.printf("$ kubectl apply -f %s", filepath.Join("examples", file))
-		if err := s.apply(ctx, obj); err != nil {
-			return fmt.Errorf("apply %s: %w", file, err)
+		for _, obj := range objects {
+			if err := s.apply(ctx, obj); err != nil {
+				return fmt.Errorf("apply %s: %w", file, err)
+			}
+			s.applied = append(s.applied, obj)
 		}
-		s.applied = append(s.applied, obj)
 		return nil
 	}
 }
 
-// remove deletes the object in a manifest and waits until it no longer exists.
+// remove deletes the objects in a manifest and waits until they no longer exist.
 func remove(file string) step {
 	return func(ctx context.Context, s *environment) error {
-		obj, err := s.read(file)
+		objects, err := s.read(file)
 		if err != nil {
 			return err
 		}
 		s.printf("$ kubectl delete -f %s", filepath.Join("examples", file))
-		if err := s.delete(ctx, obj); err != nil {
-			return fmt.Errorf("delete %s: %w", file, err)
+		for _, obj := range objects {
+			if err := s.delete(ctx, obj); err != nil {
+				return fmt.Errorf("delete %s: %w", file, err)
+			}
 		}
 		return nil
 	}
 }
 
-// label sets a label on the object in a manifest, or removes it if the value is empty.
+// label sets a label on the objects in a manifest, or removes it if the value is empty.
 func label(file, key, value string) step {
 	return func(ctx context.Context, s *environment) error {
-		obj, err := s.read(file)
+		objects, err := s.read(file)
 		if err != nil {
 			return err
 		}
@@ -57,13 +61,18 @@ func label(file, key, value string) step {
 			change += value
 		}
 		s.printf("$ kubectl label -f %s %s", filepath.Join("examples", file), change)
-		resource, err := s.resource(ctx, obj)
-		if err != nil {
-			return err
-		}
 		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, key, json)
-		_, err = resource.Patch(ctx, obj.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
-		return err
+		for _, obj := range objects {
+			resource, err := s.resource(ctx, obj)
+			if err != nil {
+				return err
+			}
+			_, err = resource.Patch(ctx, obj.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 }
 
@@ -114,6 +123,19 @@ func stop(name string) step {
 			return fmt.Errorf("%s ended with %s", name, p.cmd.ProcessState)
 		}
 		s.printf("# %s ended with exit code 0", name)
+		return nil
+	}
+}
+
+// kill kills a process, so that it cannot release its leases.
+func kill(name string) step {
+	return func(_ context.Context, s *environment) error {
+		s.printf("$ kill -9 %s", name)
+		p := s.processes[name]
+		if err := p.cmd.Process.Kill(); err != nil {
+			return fmt.Errorf("kill %s: %w", name, err)
+		}
+		<-p.ended
 		return nil
 	}
 }
