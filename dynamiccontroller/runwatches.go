@@ -14,8 +14,9 @@ import (
 // carries a shard, of the types in the shard; see [WithShard]. It does not reconcile. Call RunWatches on every replica
 // that may lead. While it is running, runs can start and end any number of times. A standby replica queues nothing.
 //
-// The watches of a type are running while RunWatches or Run is, for its shard or for all types. When the last one has
-// ended and was for a shard, the type's caches are dropped. Calls for several shards can run at the same time.
+// The watches of a type are running while RunWatches or Run is, for its shard or for all types. Afterwards, the type's
+// caches are dropped if the last call to end was for a shard, or if other shards are still served or watched. Calls for
+// several shards can run at the same time.
 // RunWatches returns an error if it is already running for the shard, or for a shard with another count.
 func (c *DynamicController) RunWatches(ctx context.Context) error {
 	if err := c.runWatches(ctx); err != nil {
@@ -67,16 +68,22 @@ func (c *DynamicController) Watches() WatchRunner { return WatchRunner{c} }
 // Run calls [DynamicController.RunWatches].
 func (w WatchRunner) Run(ctx context.Context) error { return w.controller.RunWatches(ctx) }
 
-// HasSynced calls [DynamicController.AllInformerHaveSynced].
-func (w WatchRunner) HasSynced() bool { return w.controller.AllInformerHaveSynced() }
+// HasSynced reports whether the caches of all types that are being watched are complete. Types that cannot be listed do
+// not count, as for HasSyncedShard, so that HasSynced can be used as a readiness check. It returns false while neither
+// Run nor RunWatches is active.
+func (w WatchRunner) HasSynced() bool { return w.isWarm(w.controller.watched()) }
 
-// HasSyncedShard reports whether a run of the shard could begin without waiting for a list: Run or RunWatches is active
-// for the shard or for all types, and the caches of the shard's types, of their owned and watched types and of all
-// standalone watches are complete. A cache does not count while its requests have failed for as long as the first
-// reconciles of a run wait for an owned type: a quarter of a second if the type is forbidden or does not exist, and
-// 1.1 seconds otherwise.
+// HasSyncedShard reports whether a run of the shard could begin without waiting for a list. Run or RunWatches must be
+// active for the shard, or for all types. The caches of the shard's types, of their owned and watched types, and of all
+// standalone watches must be complete. A type that has been forbidden or missing for a quarter of a second does not
+// count. A type whose requests fail for another reason does not count after one minute.
 func (w WatchRunner) HasSyncedShard(index, count int) bool {
-	regs, current := w.controller.registeredIn(shards.Shard{Index: index, Count: count})
+	return w.isWarm(w.controller.registeredIn(shards.Shard{Index: index, Count: count}))
+}
+
+// isWarm reports whether the caches of the registrations and of all standalone watches are complete. It returns false
+// if the registrations are not part of a current scope.
+func (w WatchRunner) isWarm(regs []*registration, current bool) bool {
 	if !current {
 		return false
 	}
@@ -91,6 +98,18 @@ func (w WatchRunner) HasSyncedShard(index, count int) bool {
 		}
 	}
 	return true
+}
+
+// watched returns the registrations that are being watched. It reports whether there is a current scope.
+func (c *DynamicController) watched() (regs []*registration, current bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, reg := range c.registrations {
+		if reg.watched {
+			regs = append(regs, reg)
+		}
+	}
+	return regs, len(c.scopes.users) > 0
 }
 
 // registeredIn returns the registrations of a shard. It reports whether the shard is part of a current scope.

@@ -13,7 +13,8 @@ import (
 // between 0 and count-1; otherwise, Run and RunWatches return an error that wraps [ErrInvalidOptions].
 //
 // Package replica sets the shard of the contexts that it passes to its runnables. WithShard is for programs that elect
-// leaders in another way. All shards of a process that exist at the same time must have the same count.
+// leaders in another way. All shards that a controller serves at the same time must have the same count, and so must
+// those that it watches.
 func WithShard(ctx context.Context, index, count int) context.Context {
 	return shards.With(ctx, shards.Shard{Index: index, Count: count})
 }

@@ -392,7 +392,7 @@ func TestHasSyncedShard_IgnoresTypesThatCannotSync(t *testing.T) {
 		"no error":  {nil, 0},
 		"forbidden": {apierrors.NewForbidden(schema.GroupResource{}, "", errOnPurpose), 300 * time.Millisecond},
 		"not found": {apierrors.NewNotFound(schema.GroupResource{}, ""), 300 * time.Millisecond},
-		"failing":   {errOnPurpose, 1200 * time.Millisecond},
+		"failing":   {errOnPurpose, time.Minute + time.Second},
 	} {
 		for _, fails := range []int{0, 2} { // the type and its owned type
 			t.Run(fmt.Sprintf("%s, type %d", name, fails), func(t *testing.T) {
@@ -419,8 +419,13 @@ func testHasSyncedShard(t *testing.T, fails int, err error, after time.Duration)
 	want("before RunWatches", false)
 	stop := f.stopper(inBackground(f.shard(0, w.Run)))
 	want("at once", err == nil)
-	time.Sleep(after)
+	time.Sleep(after * 4 / 5)
+	want("before the limit", err == nil)
+	time.Sleep(after / 5)
 	want("later", true)
+	if !w.HasSynced() {
+		t.Error("HasSynced is false")
+	}
 	for _, shard := range [][2]int{{1, 2}, {0, 4}, {0, 1}, {2, 2}, {-1, 2}, {0, 0}} {
 		if w.HasSyncedShard(shard[0], shard[1]) {
 			t.Errorf("HasSyncedShard is true for the shard %v", shard)
@@ -428,6 +433,9 @@ func testHasSyncedShard(t *testing.T, fails int, err error, after time.Duration)
 	}
 	stop()
 	want("after RunWatches", false)
+	if w.HasSynced() {
+		t.Error("HasSynced is true after RunWatches")
+	}
 }
 
 func TestWithShard_InvalidShardsAreRejected(t *testing.T) {

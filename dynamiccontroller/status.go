@@ -239,7 +239,8 @@ func (c *DynamicController) WaitForInformersSync(stopCh <-chan struct{}) bool {
 // WaitForGVRSync waits until the type has synced with the options passed to the latest call to StartServingGVK. It
 // returns [ErrNotServed] if the type is not served or is stopped in the meantime. It also waits while the type belongs
 // to a shard that this process neither serves nor watches. If ctx is cancelled first, the error wraps
-// context.Cause(ctx) and describes the type's state. In that case of another shard, it also wraps [ErrOtherShard].
+// context.Cause(ctx) and describes the type's state. If the type belongs to another shard, the error also wraps
+// [ErrOtherShard].
 func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.GroupVersionResource) error {
 	for {
 		reg, err := c.registrationOf(gvr)

@@ -137,8 +137,9 @@ func (i *initialSync) checkLocked() {
 	})
 }
 
-// IsWarm reports whether an initial sync that began now would not have to wait for a list: all caches are complete,
-// except those of sources whose requests have failed for as long as an initial sync waits for a secondary.
+// IsWarm reports whether all caches are complete, except those of sources that cannot be listed. A process gives up
+// another copy of the caches for one that is warm. Failed requests therefore count only after a long time, unless the
+// reason is the same for all processes.
 func (f *Feed) IsWarm() bool {
 	if !f.HasSynced() && !cannotSync(f.primary) {
 		return false
@@ -155,15 +156,25 @@ func (f *Feed) IsWarm() bool {
 func IsWarm(sub *typewatch.Subscription) bool { return sub.View().HasSynced() || cannotSync(sub) }
 
 // cannotSync reports whether the requests of a subscription, or of the watch that replaces its current one, have failed
-// for as long as an initial sync waits for them.
+// for so long that its cache need not be complete.
 func cannotSync(sub *typewatch.Subscription) bool {
 	state, replaced := sub.Replacement()
 	if !replaced {
 		state = sub.State()
 	}
-	limit, failed := failureLimits[state.Phase]
-	return failed && time.Since(state.Since) >= limit
+	switch state.Phase {
+	case typewatch.NotFound, typewatch.Forbidden:
+		return time.Since(state.Since) >= maxUnavailableWait
+	case typewatch.Failing:
+		return time.Since(state.Since) >= maxColdFailure
+	default:
+		return false
+	}
 }
+
+// maxColdFailure is the time after which a source whose requests fail counts as one that cannot be listed. A single
+// failure, such as that of an API server that restarts, delays the first list by up to 30 seconds.
+const maxColdFailure = time.Minute
 
 // failureLimits maps the phase of a failing secondary to the maximum time that the initial sync waits for it.
 var failureLimits = map[typewatch.Phase]time.Duration{
