@@ -1,7 +1,6 @@
 package dynamiccontroller
 
 import (
-	"cmp"
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
@@ -128,7 +127,10 @@ func (w *crew) resync() {
 				if w.over.Load() { // another crew can have begun
 					return
 				}
-				schedule := cmp.Or(former[reg], &resync.Schedule{})
+				schedule := former[reg]
+				if schedule == nil {
+					schedule = &resync.Schedule{}
+				}
 				schedule.Start(seed, now)
 				reg.AddExisting(schedule.Due(now, period, reg.allKeys))
 				schedules[reg] = schedule
