@@ -293,12 +293,8 @@ func (f *freeShards) check(ctx context.Context, index int) bool {
 // fleet's Lease expires. It gives up if a shard is still led by somebody.
 func (p *planner) leave(ctx context.Context) {
 	m := p.member
-	view := m.view.Snapshot()
-	stays := slices.ContainsFunc(view.Members, func(other fleet.Member) bool {
-		return other.Identity != m.options.Identity && !other.State.Leaving
-	})
 	t := m.leadership.fence.latest()
-	if !view.Synced || stays || t == nil || t.check() != nil {
+	if t == nil || t.check() != nil || !p.isLast() {
 		return
 	}
 	remaining, _ := m.shutdown.remaining()
@@ -307,5 +303,27 @@ func (p *planner) leave(ctx context.Context) {
 	if err := p.removeLayout(ctx); err != nil {
 		m.log.V(1).Info("Layout not removed", keyError, err.Error())
 		m.lease.cancelChange()
+	}
+}
+
+// isLast reports whether all other members are gone or leaving. If there are others, it waits for RetryPeriod, because
+// all replicas of a Deployment that is scaled to zero leave at about the same time.
+func (p *planner) isLast() bool {
+	m := p.member
+	remaining, _ := m.shutdown.remaining()
+	timeout := time.After(min(remaining, m.options.RetryPeriod))
+	for {
+		view := m.view.Snapshot()
+		stays := slices.ContainsFunc(view.Members, func(other fleet.Member) bool {
+			return other.Identity != m.options.Identity && !other.State.Leaving
+		})
+		if view.Synced && !stays {
+			return true
+		}
+		select {
+		case <-p.wake:
+		case <-timeout:
+			return false
+		}
 	}
 }
