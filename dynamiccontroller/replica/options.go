@@ -36,7 +36,7 @@ type Options struct {
 	// Shards is the number of parts into which the types are divided. Each shard has a Lease and a leader of its own. It
 	// must be a power of two, at most 256. Several shards per replica make it possible to balance them; 2 to 4 times the
 	// largest number of replicas is a good choice. Each shard costs two requests for Leases per RetryPeriod. Defaults to
-	// 1, which means that there is one leader. It is ignored without leader election.
+	// 1: a single leader. It is ignored without leader election.
 	Shards int
 	// NodeName is the name of the machine, so that the two replicas that keep a shard warm run on different machines if
 	// possible. Defaults to $NODE_NAME.

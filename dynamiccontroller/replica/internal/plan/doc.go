@@ -7,7 +7,7 @@
 // # Copies
 //
 // A shard has two copies: a leader and a standby. Both keep the shard's watches warm and campaign for its Lease, so the
-// standby takes over after a crash without the planner. [Assignment] says what each member does.
+// standby takes over after a crash without the planner. [Assignment] describes what each member does.
 //
 // A copy moves in steps, and the shard is led all the time:
 //

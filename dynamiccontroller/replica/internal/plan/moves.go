@@ -64,8 +64,8 @@ func (s *state) fill(low int) bool {
 	return false
 }
 
-// move begins to move a copy of a shard, and reports whether it has begun. It does nothing if the shard is none or a
-// member cannot take part in another move.
+// move begins to move a copy of a shard, and reports whether it has begun. It does nothing if there is no shard, or if
+// a member cannot take part in another move.
 func (s *state) move(i, source, dest int) bool {
 	if i == none || !s.canMove(source, 1) || !s.canMove(dest, 1) {
 		return false

@@ -3,7 +3,7 @@ package plan
 // MaxShards is the maximum number of shards in a plan.
 const MaxShards = 4096
 
-// Assignment is the plan for one shard. An empty string means that there is no such member.
+// Assignment is the plan for one shard. The fields are IDs of members. They can be empty.
 type Assignment struct {
 	// Leader should lead the shard. It keeps the shard warm and campaigns for its Lease.
 	Leader string
@@ -14,8 +14,9 @@ type Assignment struct {
 	// Replaces is Leader or Standby if there is a Warming, and empty otherwise.
 	Replaces string
 	// From hands the leadership over to Leader. It stops its work, releases the Lease, and leaves the Lease to Leader.
-	// Other holders keep the Lease, whoever Leader is: a standby that has acquired it after a crash is not in the plan
-	// yet. From is empty when Leader holds the Lease. It is the Standby if the two have swapped, and otherwise no copy.
+	// Other holders keep the Lease, even if the plan names another Leader: a plan does not contain a standby that has just
+	// acquired the Lease after a crash. From is empty when Leader holds the Lease. It is the Standby if the two have
+	// swapped, and otherwise no copy.
 	From string
 }
 

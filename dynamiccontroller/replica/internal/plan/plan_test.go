@@ -64,7 +64,7 @@ func TestNext_Leader(t *testing.T) {
 			members: members{a, b, c}, holders: []string{"c"},
 			previous: []string{"a b"}, want: []string{"c b"},
 		},
-		"a holder that is no copy makes the leader the standby if there is none": {
+		"a holder without a copy becomes the leader, and the leader becomes the missing standby": {
 			members: members{member("a", 1), c}, holders: []string{"c", "a"},
 			previous: []string{"a -", "a c"}, want: []string{"c a", "a c"},
 		},
