@@ -247,6 +247,17 @@ func (f *fixture) want(situation string, names ...string) {
 	f.reconciles = nil
 }
 
+// wantAtLeastOnce is like want, but ignores how often an object was reconciled.
+func (f *fixture) wantAtLeastOnce(situation string, names ...string) {
+	f.Helper()
+	synctest.Wait()
+	f.mu.Lock()
+	slices.Sort(f.reconciles)
+	f.reconciles = slices.Compact(f.reconciles)
+	f.mu.Unlock()
+	f.want(situation, names...)
+}
+
 func (f *fixture) wantWatches(situation string, gvr schema.GroupVersionResource, want int) {
 	f.Helper()
 	synctest.Wait()

@@ -411,7 +411,7 @@ func TestPromotionSendsNoRequestsForSharedWatches(t *testing.T) {
 		f.wantWatches("on the standby", secrets, 1)
 		for range 3 {
 			stop := f.run()
-			f.want("a promotion", "a", "a")
+			f.wantAtLeastOnce("a promotion", "a") // the sync of the watch can be over before the first reconcile
 			f.put(secrets, "default", "s", "")
 			f.want("a change", "a")
 			stop()
