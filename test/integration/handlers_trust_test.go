@@ -23,7 +23,8 @@ func TestHandlers_ForgedInventoryCausesNoRequests(t *testing.T) {
 	var lists atomic.Int64
 	var writes writeCounter
 	counted := intercepted(writes.wrap(h.config), func(r *http.Request, send send) (*http.Response, error) {
-		isList := strings.Contains(r.URL.RawQuery, "labelSelector") || strings.Contains(r.URL.Path, "k7")
+		isForged := strings.Contains(r.URL.Path, "/k7") // with the slash, because the name of the namespace is random
+		isList := strings.Contains(r.URL.RawQuery, "labelSelector") || isForged
 		if r.Method == http.MethodGet && isList {
 			lists.Add(1)
 		}
