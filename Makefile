@@ -23,7 +23,7 @@ PLAIN_CLUSTER_PACKAGES = $(filter-out $(ENGINE_PACKAGE),$(CLUSTER_PACKAGES))
 # The race detector needs cgo, which Go enables if it finds a C compiler.
 RACE = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 # In unit tests, it needs GOMAXPROCS=1: it crashes if timers of a synctest bubble fire in two threads at the same time
-# (golang/go#78156). It finds the same races, because it compares what happens before what.
+# (golang/go#78156). It compares what happens before what, so it also finds races then, but in fewer interleavings.
 UNIT_RACE = $(if $(RACE),$(RACE) -cpu 1)
 PRINT_RACE = $(if $(RACE),,@echo "running tests without the race detector: no C compiler found, or CGO_ENABLED=0")
 

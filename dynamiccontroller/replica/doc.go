@@ -122,7 +122,8 @@
 //     because the holder may have a different configuration. An excessive duration blocks every election until the
 //     lease is emptied.
 //   - A write that was sent before the fence closed can take effect afterwards. If a process is suspended between
-//     checking the clocks and sending the write, it sends the write when it resumes.
+//     checking the clocks and sending the write, it sends the write when it resumes. With [Replica.FenceOnServer], the
+//     API server rejects such writes.
 //   - A process that was suspended (SIGSTOP) for longer than the lease lasts can start work after it resumes. Its
 //     contexts are cancelled a few milliseconds later, when the first timer fires. If only the wall clock has jumped,
 //     because it was set or because a virtual machine was suspended, no timer fires. Contexts are then cancelled at

@@ -11,7 +11,8 @@ var (
 	// replica does not lead or can no longer be certain that it leads, or because the request's context is from an earlier
 	// term. It is also returned for a write that was in flight when the term ended and that failed, even if the term's own
 	// context cancelled the write. Such a write may have taken effect. Clients wrap the error, so use errors.Is. A request
-	// that was still waiting for client-go's rate limiter, or to be retried, returns the error of its context.
+	// that was still waiting for client-go's rate limiter, or to be retried, returns the error of its context. See
+	// [Replica.FenceOnServer] for a write that the API server rejects.
 	//
 	// It does not indicate a problem with the object. It implements dynamiccontroller.Interrupted, so that callers can
 	// avoid counting it as a failure:

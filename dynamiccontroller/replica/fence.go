@@ -17,6 +17,9 @@ import (
 // fence allows writes for the duration of a term.
 type fence struct {
 	clock clock
+	// lease is the namespace and the name of the Lease, and holder the identity in it. Both are empty without leader
+	// election.
+	lease, holder string
 	// keep and member are nil unless the terms are those of a shard.
 	keep   *keep
 	member *fleetMember
@@ -69,21 +72,24 @@ func (f *fence) termOf(ctx context.Context) (*term, error) {
 
 // fencedConfig returns a fenced copy of cfg. The fence is the innermost transport wrapper, so that a wrapper from cfg
 // cannot delay a request after the fence has checked the clocks. Throttling is off unless cfg configures it.
-func fencedConfig(g gate, cfg *rest.Config) *rest.Config {
+//
+// If server is not nil, the writes can also be fenced by the API server.
+func fencedConfig(g gate, cfg *rest.Config, server *serverFence) *rest.Config {
 	fenced := rest.CopyConfig(cfg)
 	if fenced.QPS == 0 && fenced.RateLimiter == nil {
 		fenced.QPS = -1
 	}
 	fenced.WrapTransport = transport.Wrappers(func(next http.RoundTripper) http.RoundTripper {
-		return &fencedTransport{gate: g, next: next}
+		return &fencedTransport{gate: g, next: next, server: server}
 	}, cfg.WrapTransport)
 	return fenced
 }
 
 // fencedTransport refuses writes that the fence does not allow.
 type fencedTransport struct {
-	gate gate
-	next http.RoundTripper
+	gate   gate
+	next   http.RoundTripper
+	server *serverFence
 }
 
 // WrappedRoundTripper returns the wrapped transport, for client-go.
@@ -97,9 +103,12 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write not sent: %w", err)
 	}
-	response, err := t.next.RoundTrip(r.WithContext(ctx))
+	response, err := t.server.send(t.next, r.WithContext(ctx), term)
 	if err != nil {
 		done()
+		if errors.Is(err, errDenied) {
+			return nil, fmt.Errorf("write had no effect: %w", err)
+		}
 		return nil, term.writeError(err)
 	}
 	if response.Body == nil {

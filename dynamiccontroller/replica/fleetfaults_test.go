@@ -342,7 +342,7 @@ func TestFleet_AllMembersLeaveAtOnce(t *testing.T) {
 				rigs := startFleet(t, s, runs, "a b c")
 				eventually(t, time.Minute, isBalanced(runs, 8, "a", "b", "c"))
 				time.Sleep(30 * time.Second)
-				for _, r := range rigs { // the fleet's leader is the first
+				for _, r := range rigs { // any of them can lead the fleet
 					r.cancel()
 					time.Sleep(gap)
 				}

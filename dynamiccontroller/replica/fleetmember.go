@@ -330,7 +330,9 @@ func (m *fleetMember) newShard(index, count int) *shard {
 	log := m.options.log.WithValues(keyLease, o.LeaseNamespace+"/"+o.LeaseName, keyShard, index)
 	s := &shard{index: index}
 	s.leadership = &leadership{
-		options: o, log: log, fence: &fence{clock: m.clock, keep: m.keep, member: m},
+		options: o, log: log, fence: &fence{
+			clock: m.clock, keep: m.keep, member: m, lease: o.LeaseNamespace + "/" + o.LeaseName, holder: o.Identity,
+		},
 		shutdown:   &shutdown{timeout: o.ShutdownTimeout, within: m.shutdown},
 		registered: slices.Clone(m.registered), onNewLeader: func(string) {},
 		maxBackoff: maxBackoff,

@@ -24,7 +24,7 @@ func newLease(cfg *rest.Config, o Options) (_ resourcelock.Interface, closeConne
 		LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: o.LeaseName},
 		Client:     client,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
-		Labels:     o.Labels,
+		Labels:     fencedLabels(o, o.Labels),
 	}, closeConnections, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/serverfence"
 )
 
 // fleetClients are the clients that a fleet needs in addition to that of its own Lease.
@@ -41,8 +42,18 @@ func (c *fleetClients) leaseOf(o Options, name string) *resourcelock.LeaseLock {
 		LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: name},
 		Client:     c.requests,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
-		Labels:     fleetLabels(o),
+		Labels:     fencedLabels(o, fleetLabels(o)),
 	}
+}
+
+// fencedLabels returns the labels with the one by which the policy of package serverfence finds the Lease.
+func fencedLabels(o Options, labels map[string]string) map[string]string {
+	labels = maps.Clone(labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[serverfence.Label] = fleet.LabelValue(o.LeaseName)
+	return labels
 }
 
 // fleetLabels returns the labels of the Leases of the fleet, except the fleet's own.

@@ -78,6 +78,7 @@ func newReplica(cfg *rest.Config, opts Options, backend backend, clock clock) (*
 		return fail(err)
 	}
 	r.leadership.log = log
+	r.leadership.fence.lease, r.leadership.fence.holder = o.LeaseNamespace+"/"+o.LeaseName, o.Identity
 	r.leadership.lock = &lock{
 		Interface: lease, clock: clock, duration: o.LeaseDuration, timeout: requestTimeout(o), log: log,
 		closeConnections: closeConnections, onNewLeader: r.leadership.onNewLeader,
@@ -327,11 +328,29 @@ func (r *Replica) FencedConfig() *rest.Config { return r.Fence(r.cfg) }
 // With shards, a write belongs to the term that its context carries: that of the shard, or that of the fleet's leader
 // for runnables of [Replica.Register]. A write whose context carries no term of this replica is refused. Clients that
 // write without the context of a handler, such as event recorders, need a config that is not fenced.
-func (r *Replica) Fence(cfg *rest.Config) *rest.Config {
+func (r *Replica) Fence(cfg *rest.Config) *rest.Config { return r.fenceConfig(cfg, nil) }
+
+// FenceOnServer is like Fence. In addition, each write carries the Lease and the identity of this replica in a form
+// that the API server authenticates, so that an admission policy (see package serverfence) can reject it when another
+// replica leads. The username is that of the user that cfg authenticates as, which the writes impersonate to carry
+// these fields. If cfg impersonates another user, the writes impersonate that user. cfg must be for the cluster with
+// the Lease.
+//
+// If the API server rejects a write because of the Lease, the error is [ErrNotLeading] if the term is over or is
+// younger than nine tenths of LeaseDuration. An API server observes a new leader with a delay of some milliseconds, so
+// the write is sent again for 0.6 seconds before. Later in a term, the error is the API server's, because then the
+// policy is wrong or the Lease was edited. So is the error for a stream that begins with a WebSocket.
+//
+// Without leader election, the writes carry nothing. The username must not be empty unless cfg impersonates a user.
+func (r *Replica) FenceOnServer(cfg *rest.Config, username string) *rest.Config {
+	return r.fenceConfig(cfg, &serverFence{username: username})
+}
+
+func (r *Replica) fenceConfig(cfg *rest.Config, server *serverFence) *rest.Config {
 	if r.member != nil {
-		return fencedConfig(r.member, cfg)
+		return fencedConfig(r.member, cfg, server)
 	}
-	return fencedConfig(r.leadership.fence, cfg)
+	return fencedConfig(r.leadership.fence, cfg, server)
 }
 
 // Status describes the leadership of a replica.

@@ -44,6 +44,7 @@ type Cluster struct {
 	stderr   *tail    // The standard error of up. It is read only after up has exited.
 	dir      string
 	isTemp   bool
+	isAdded  bool // by AddAPIServer
 	stopOnce sync.Once
 	stopErr  error
 }
@@ -181,8 +182,12 @@ func getOK(ctx context.Context, client *http.Client, url string) error {
 // error if a process had to be killed or had already exited. Further calls return the same error.
 func (c *Cluster) Stop() error {
 	c.stopOnce.Do(func() {
-		if c.up != nil {
+		switch {
+		case c.up != nil:
 			c.stopErr = c.stop()
+		case c.isAdded:
+			c.apiServer.release()
+			c.stopErr = os.RemoveAll(c.dir)
 		}
 		utilnet.CloseIdleConnectionsFor(c.transport)
 	})

@@ -52,7 +52,12 @@ func DecodeState(text string) (State, error) {
 // The Leases of a fleet. The name of the fleet is the name of its own Lease.
 
 // ShardLease returns the name of the Lease of a shard.
-func ShardLease(name string, index int) string { return fmt.Sprintf("%s-shard-%d", name, index) }
+func ShardLease(name string, index int) string {
+	return fmt.Sprintf("%s%d", ShardLeasePrefix(name), index)
+}
+
+// ShardLeasePrefix returns what the names of the Leases of all shards begin with.
+func ShardLeasePrefix(name string) string { return name + "-shard-" }
 
 // PlanLease returns the name of the Lease that holds the plan.
 func PlanLease(name string) string { return name + "-plan" }
