@@ -23,7 +23,7 @@ import (
 var ErrNotSynced = errors.New("the cache has not synced")
 
 // ErrOtherShard is returned by a lister of a type whose shard is neither led nor kept warm by this process: Run or
-// RunWatches is active for at least one shard, but not for that of the type. See [WithShard].
+// RunWatches is active for shards, or was last, but not for that of the type. See [WithShard].
 var ErrOtherShard = errors.New("the type's shard is neither led nor kept warm by this process")
 
 // Lister reads the cache of a watch. Objects are cached in encoded form and decoded on each call. The caller owns the
@@ -54,8 +54,8 @@ type Lister interface {
 
 // Lister returns a lister that reads the cache of a served type. The lister remains valid after later calls to
 // StartServingGVK. If such a call changes the type's watch, the lister reads from the new watch. The lister's methods
-// return [ErrNotSynced] while the cache is not synced, [ErrOtherShard] while this process serves and watches only other
-// shards, and [ErrNotServed] once the type is no longer served. With [CacheKeys], no objects are cached, so Lister and
+// return [ErrNotSynced] while the cache is not synced, [ErrOtherShard] while this process serves and watches no shard of
+// the type, and [ErrNotServed] once the type is no longer served. With [CacheKeys], no objects are cached, so Lister and
 // the lister's methods return an error. Listers are safe for concurrent use, and may be used by handlers, predicates
 // and MapFuncs.
 func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, error) {
@@ -122,7 +122,7 @@ func (c *DynamicController) readable(gvr schema.GroupVersionResource) (*registra
 	switch {
 	case reg == nil:
 		return nil, fmt.Errorf("%s: %w", nameOf(gvr), ErrNotServed)
-	case c.isElsewhereLocked(reg):
+	case !reg.watched:
 		return nil, fmt.Errorf("read %s from the cache: %w", nameOf(gvr), ErrOtherShard)
 	}
 	return reg, nil

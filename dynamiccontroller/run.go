@@ -318,11 +318,13 @@ func (r *run) end(releaseWatches func()) (left []string) {
 	}
 	exited := r.crew.leave()
 	released := make(chan struct{})
+	var dropped []activity // guarded by the controller's lock
 	var pending []activity // set before released is closed
 	ended := closedAfter(func() {
 		<-exited
 		c.mu.Lock()
-		pending = c.leaveScopeLocked(r.scope)
+		dropped = c.leaveScopeLocked(r.scope)
+		pending = slices.Clone(dropped)
 		c.mu.Unlock()
 		releaseWatches()
 		for _, reg := range r.served() {
@@ -344,13 +346,7 @@ func (r *run) end(releaseWatches func()) (left []string) {
 	switch {
 	case await(timeout, ended):
 	case !await(timeout, released):
-		watches := c.pool.Running()
-		for _, gvr := range watches {
-			left = append(left, "the watch of "+nameOf(gvr))
-		}
-		if len(watches) == 0 {
-			left = append(left, "TypeEvents or an unused watch")
-		}
+		left = append(left, c.runningWatches(&dropped)...)
 	default:
 		for _, p := range pending {
 			if !await(timeout, p.done) {
@@ -359,6 +355,24 @@ func (r *run) end(releaseWatches func()) (left []string) {
 		}
 	}
 	return left
+}
+
+// runningWatches describes the watches that have not stopped: those that are running, and those that were dropped.
+func (c *DynamicController) runningWatches(dropped *[]activity) (running []string) {
+	for _, gvr := range c.pool.Running() {
+		running = append(running, "the watch of "+nameOf(gvr))
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, watch := range *dropped {
+		if !typewatch.IsClosed(watch.done) {
+			running = append(running, watch.description)
+		}
+	}
+	if len(running) == 0 {
+		return []string{"TypeEvents or an unused watch"}
+	}
+	return running
 }
 
 // stopGroups makes the queue drop the waiting objects of the run's registrations. Those that are not in the cache are

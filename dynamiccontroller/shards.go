@@ -135,14 +135,9 @@ func (c *DynamicController) forgetInactive() {
 	}
 }
 
-// isElsewhereLocked reports whether this process serves or watches shards, but not that of the type. The controller's
-// lock must be held.
-func (c *DynamicController) isElsewhereLocked(reg *registration) bool {
-	return !reg.watched && len(c.scopes.users) > 0
-}
-
+// isElsewhere reports whether this process serves or watches shards, or did so last, but not that of the type.
 func (c *DynamicController) isElsewhere(reg *registration) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.isElsewhereLocked(reg)
+	return !reg.watched
 }

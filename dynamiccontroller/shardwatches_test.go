@@ -310,7 +310,7 @@ func TestErrOtherShard_IsReturnedByListersOfOtherShards(t *testing.T) {
 		stopOther()
 		want("after the other shard has left", nil)
 		stop()
-		want("between the runs", dynamiccontroller.ErrNotSynced)
+		want("between the runs", dynamiccontroller.ErrOtherShard)
 		stopOther = f.runShard(1)
 		want("while another shard runs", dynamiccontroller.ErrOtherShard)
 		must(f.controller.SecondaryLister(gvr, owns.Key()))

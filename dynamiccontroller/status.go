@@ -87,8 +87,9 @@ type ReplacementStatus struct {
 type TypeStatus struct {
 	GVR         schema.GroupVersionResource
 	WatchStatus // of the watch for the type's own objects
-	// OtherShard is true if Run or RunWatches is active, but only for shards to which the type does not belong. The type
-	// is then not watched, its state is TypeStopped, and its caches are empty.
+	// OtherShard is true if Run or RunWatches is active, but only for shards to which the type does not belong, or if none
+	// is active and the last one was for a shard. The type is then not watched, its state is TypeStopped, and its caches
+	// are empty.
 	OtherShard bool
 
 	Live       int           // objects waiting because of events, retries that are due, or Enqueue
@@ -277,7 +278,7 @@ func (r *registration) waitForSync(stop <-chan struct{}, ignoreOthers bool) bool
 	c := r.controller
 	for {
 		c.mu.RLock()
-		changed, elsewhere := c.scopes.changed, c.isElsewhereLocked(r)
+		changed, elsewhere := c.scopes.changed, !r.watched
 		c.mu.RUnlock()
 		synced := r.feed.Synced() // before HasSynced, so that no step is missed
 		switch {

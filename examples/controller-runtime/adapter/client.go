@@ -43,6 +43,7 @@ func WatchCache(
 //   - all writes. If live uses the FencedConfig of a replica, they are refused once another replica can lead.
 //   - reads of types that are not in a cache, or that are cached only as metadata. Reads into a
 //     *metav1.PartialObjectMetadata or a list of them always use the cache.
+//   - reads of types whose shard this process neither leads nor keeps warm.
 //   - lists with a field selector, a limit, a continue token or raw options, and gets with raw options.
 //
 // Like a manager's client, it can return objects that are older than the last write. It does not wait for caches.
@@ -79,6 +80,9 @@ func (c *cachedClient) Get(
 		key.Namespace = ""
 	}
 	from, err := lister.Get(clientcache.ObjectName(key).String())
+	if errors.Is(err, dynamiccontroller.ErrOtherShard) {
+		return c.Client.Get(ctx, key, into, opts...)
+	}
 	if err != nil {
 		return err
 	}
@@ -110,6 +114,9 @@ func (c *cachedClient) List(ctx context.Context, into client.ObjectList, opts ..
 	_, partial := into.(*metav1.PartialObjectMetadataList)
 	items := []runtime.Object{}
 	for item, err := range lister.All(options.Namespace, options.LabelSelector) {
+		if errors.Is(err, dynamiccontroller.ErrOtherShard) {
+			return c.Client.List(ctx, into, opts...)
+		}
 		if err != nil {
 			return fmt.Errorf("list %s from the cache: %w", found.Resource, err)
 		}

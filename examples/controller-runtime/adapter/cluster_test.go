@@ -386,6 +386,49 @@ func describe(list client.ObjectList) string {
 
 // TestClient_RefusedWriteInterruptsReconcile checks that a write refused by the fence interrupts a reconcile and does
 // not count as a failure.
+// The caches of other shards are empty, so their types are read from the API server.
+func TestClient_ReadsTypesOfOtherShardsFromTheServer(t *testing.T) {
+	f := newFixture(t)
+	none := func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil }
+	f.noError(f.engine.StartServingGVK(t.Context(), configMaps, none, dynamiccontroller.WithNamespaces(f.namespace)))
+	key := client.ObjectKey{Namespace: f.namespace, Name: "first"}
+	f.noError(f.admin.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: key.Namespace, Name: key.Name,
+	}}))
+	c := adapter.NewClient(must(client.New(f.config, client.Options{})), f.engine.Lister)
+	read := func() (fromServer int) {
+		f.takeReads()
+		list := &corev1.ConfigMapList{}
+		f.noError(c.Get(t.Context(), key, &corev1.ConfigMap{}))
+		f.noError(c.List(t.Context(), list, client.InNamespace(f.namespace)))
+		if len(list.Items) != 1 {
+			t.Errorf("the list contains %d ConfigMaps, want 1", len(list.Items))
+		}
+		return len(f.takeReads())
+	}
+	const shards = 2
+	for index := range shards { // the type is in one of them
+		ctx, cancel := context.WithCancel(dynamiccontroller.WithShard(t.Context(), index, shards))
+		ended := make(chan error)
+		go func() { ended <- f.engine.RunWatches(ctx) }()
+		f.eventually(func() error {
+			if !f.engine.Watches().HasSynced() {
+				return errors.New("the watches of the shard have not synced")
+			}
+			return nil
+		})
+		want := 0
+		if must(f.engine.TypeStatusOf(configMaps)).OtherShard {
+			want = 2
+		}
+		if got := read(); got != want {
+			t.Errorf("with shard %d, %d requests read from the API server, want %d", index, got, want)
+		}
+		cancel()
+		f.noError(<-ended)
+	}
+}
+
 func TestClient_RefusedWriteInterruptsReconcile(t *testing.T) {
 	f := newFixture(t)
 	options := replica.Options{LeaseName: "adapter", LeaseNamespace: f.namespace}
