@@ -322,10 +322,20 @@ func (s *shardStress) handle(ctx context.Context, id dynamiccontroller.ObjectIde
 	return nil
 }
 
+// run begins and ends runs for the given time, and until there have been some calls, which takes longer on a machine
+// that is busy.
 func (s *shardStress) run(duration time.Duration) {
-	ctx, cancel := context.WithTimeout(s.t.Context(), duration)
+	const calls, longest = 100, time.Minute
+	ctx, cancel := context.WithTimeout(s.t.Context(), longest)
 	defer cancel()
 	var wg sync.WaitGroup
+	began := time.Now()
+	wg.Go(func() {
+		for ctx.Err() == nil && (time.Since(began) < duration || s.handlers.Load() < calls) {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	})
 	wg.Go(func() {
 		if err := s.controller.RunWatches(ctx); err != nil {
 			s.t.Error(err)
@@ -334,7 +344,7 @@ func (s *shardStress) run(duration time.Duration) {
 	for shard := range 2 {
 		wg.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				run, end := context.WithTimeout(ctx, time.Duration(i%7)*300*time.Microsecond)
+				run, end := context.WithTimeout(ctx, time.Duration(i%7)*time.Duration(1+i/500)*300*time.Microsecond)
 				began := time.Now()
 				if err := s.shard(shard, s.controller.Run)(run); err != nil && !s.hangs {
 					s.t.Error(err)

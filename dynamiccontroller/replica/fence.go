@@ -107,7 +107,7 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		done()
 		if errors.Is(err, errDenied) {
-			return nil, fmt.Errorf("write had no effect: %w", err)
+			return nil, fmt.Errorf("write rejected: %w", err)
 		}
 		return nil, term.writeError(err)
 	}

@@ -338,10 +338,13 @@ func (r *Replica) Fence(cfg *rest.Config) *rest.Config { return r.fenceConfig(cf
 //
 // If the API server rejects a write because of the Lease, the error is [ErrNotLeading] if the term is over or is
 // younger than nine tenths of LeaseDuration. An API server observes a new leader with a delay of some milliseconds, so
-// the write is sent again for 0.6 seconds before. Later in a term, the error is the API server's, because then the
-// policy is wrong or the Lease was edited. So is the error for a stream that begins with a WebSocket.
+// in a new term, the write is first resent for up to 0.6 seconds; mutating webhooks are then called again. Later in a
+// term, the error is the API server's, because then the policy is wrong or the Lease was edited. A stream that begins
+// with a WebSocket returns the API server's error, too. A rejected write had no effect, except that a DeleteCollection
+// can have deleted some of the objects.
 //
-// Without leader election, the writes carry nothing. The username must not be empty unless cfg impersonates a user.
+// Without leader election, the writes carry no extra fields. The username must not be empty unless cfg impersonates a
+// user.
 func (r *Replica) FenceOnServer(cfg *rest.Config, username string) *rest.Config {
 	return r.fenceConfig(cfg, &serverFence{username: username})
 }

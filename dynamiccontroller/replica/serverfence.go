@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/transport"
@@ -50,9 +53,9 @@ const (
 var errDenied = errors.New("the API server rejected the write, because it observes another holder of the lease")
 
 // send sends a write of the term. If the API server has rejected it because of the lease, and the reason can be that
-// one of the two has not observed a change of the lease yet, send returns an error. This is the case if the term is
-// over, or new. In a new term, send sends the write again before. In any other case, the policy and the replica
-// contradict each other, and send returns the response.
+// this replica or the API server has not observed a change of the lease yet, send returns an error. This is the case if
+// the term is over, or new. In a new term, send sends the write again before. In any other case, the policy and the
+// replica contradict each other, and send returns the response.
 func (s *serverFence) send(next http.RoundTripper, r *http.Request, t *term) (*http.Response, error) {
 	if s == nil || t.of.lease == "" {
 		return next.RoundTrip(r)
@@ -60,12 +63,12 @@ func (s *serverFence) send(next http.RoundTripper, r *http.Request, t *term) (*h
 	r = s.sign(r, t)
 	for attempt := 0; ; attempt++ {
 		response, err := next.RoundTrip(r)
-		if err != nil || !isDenial(response) || t.check() == nil && !t.isNew() {
+		if err != nil || isProxied(r) || !isDenial(response) || t.check() == nil && !t.isNew() {
 			return response, err
 		}
 		_ = response.Body.Close()
 		if attempt == maxResends || !sleep(r.Context(), firstResend<<attempt) || t.check() != nil {
-			return nil, notLeading(errDenied)
+			return nil, notLeading(denial(r.Context()))
 		}
 		if r = again(r); r == nil {
 			return nil, notLeading(errDenied)
@@ -73,8 +76,31 @@ func (s *serverFence) send(next http.RoundTripper, r *http.Request, t *term) (*h
 	}
 }
 
-// again returns a copy of a request that was sent, or nil if the body cannot be read again.
+// denial returns the error for a write that was rejected. It includes the reason if ctx has been cancelled.
+func denial(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return errDenied
+	}
+	return fmt.Errorf("%w; %w", errDenied, context.Cause(ctx))
+}
+
+// isProxied reports whether a Pod, a Service or a Node answers the request instead of the API server.
+func isProxied(r *http.Request) bool {
+	segments := strings.Split(r.URL.Path, "/")
+	for i, segment := range segments[min(2, len(segments)):] {
+		if segment == "proxy" && slices.Contains([]string{"pods", "services", "nodes"}, segments[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// again returns a copy of a request that was sent, or nil if it cannot be sent again: the body cannot be read again, or
+// the request upgrades its connection.
 func again(r *http.Request) *http.Request {
+	if r.Header.Get("Upgrade") != "" {
+		return nil
+	}
 	copied := r.Clone(r.Context())
 	if r.Body == nil || r.Body == http.NoBody {
 		return copied

@@ -126,7 +126,7 @@ func TestFenceOnServer_DenialsAreInterruptionsNearTheBeginningOfATerm(t *testing
 				wantRequests := 1
 				if test.interrupted {
 					wantErrorIs(t, err, ErrNotLeading)
-					wantErrorContains(t, err, "had no effect")
+					wantErrorContains(t, err, "write rejected")
 					wantRequests = maxResends + 1
 				} else {
 					wantNoError(t, err)

@@ -87,7 +87,6 @@ func (h *harness) fenceOnServer(sharded bool) *serverFence {
 	}, metav1.CreateOptions{})
 	h.noError(err)
 
-	h.keepLeasesAsParameters()
 	policy, binding, err := serverfence.Objects(f.options)
 	h.noError(err)
 	admission := h.clients.AdmissionregistrationV1()
@@ -206,6 +205,7 @@ func (f *serverFence) wantDenied(situation string, write func() error) (admitted
 
 func TestServerFence_LateWritesAreRejected(t *testing.T) {
 	h := newHarness(t)
+	h.keepLeasesAsParameters()
 	f := h.fenceOnServer(false)
 	other := *h
 	other.config = f.config
@@ -252,9 +252,11 @@ func TestServerFence_LateWritesAreRejected(t *testing.T) {
 	f.wantDenied("writes after the lease was released", f.late(leaseName, a.Status().Identity))
 }
 
-// The documented way to switch the fence off and on again, with another holder in between.
+// The documented way to switch the fence off and on again, with another holder in between. No other policy keeps the
+// API server watching Leases.
 func TestServerFence_CanBeSwitchedOff(t *testing.T) {
-	h := newHarness(t)
+	t.Parallel()
+	h, _ := newRestorable(t)
 	f := h.fenceOnServer(false)
 	other := *h
 	other.config = f.config
@@ -277,6 +279,7 @@ func TestServerFence_CanBeSwitchedOff(t *testing.T) {
 // While the lease is missing, the API server does not reject the writes of all users.
 func TestServerFence_MissingLeaseDoesNotAffectOtherUsers(t *testing.T) {
 	h := newHarness(t)
+	h.keepLeasesAsParameters()
 	f := h.fenceOnServer(true)
 	other := *h
 	other.config = f.config
@@ -298,6 +301,7 @@ func TestServerFence_MissingLeaseDoesNotAffectOtherUsers(t *testing.T) {
 
 func TestServerFence_EachShardIsFenced(t *testing.T) {
 	h := newHarness(t)
+	h.keepLeasesAsParameters()
 	f := h.fenceOnServer(true)
 	o := replicaOptions(h, "a")
 	o.Shards = 2

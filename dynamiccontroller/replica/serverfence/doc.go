@@ -7,39 +7,51 @@
 // of its term as extra fields of its user, which the API server authenticates. replica.Replica.FenceOnServer returns a
 // config whose writes carry them.
 //
-// The policy is optional, and no replacement for the fence in the client, which remains active:
+// The policy is optional, and no replacement for the fence in the client, which remains active. It admits late writes
+// in these cases:
 //
-//   - Each API server learns of a new holder through a watch, so it admits late writes, and rejects those of the new
-//     leader, for some milliseconds.
-//   - It admits all writes while the Lease does not exist.
-//   - It compares the holder. A write of an earlier term is admitted if the same process leads again.
-//   - Policies are evaluated before webhooks, so a write that waits for a webhook can take effect later.
-//   - It does not apply to reads, to requests through a proxy subresource, or to the writes of other users, such as
-//     those of the garbage collector.
+//   - The API server has not observed the new holder yet. It usually does so within milliseconds. For as long, it also
+//     rejects writes of the new leader.
+//   - The Lease does not exist, or has lost its label. This includes the Leases of shards that are removed when the
+//     number of shards becomes smaller.
+//   - The holder is the same process as before. If the number of shards has changed in between, the Lease of a shard
+//     stands for other types than before.
+//   - The write waits after the policy was evaluated, for example for a validating webhook.
+//   - It is not subject to policies: requests through a proxy subresource, admission policies and their bindings, and
+//     objects of an aggregated API whose server does not evaluate policies.
+//   - It is a write of another user, such as the garbage collector.
+//
+// # Effects on other users
 //
 // The API server evaluates a condition of the policy for each Lease and each write of each user, so shards add to the
 // latency of all writes in the cluster: about 0.03 ms for each shard. If the program writes only some resources,
-// restrict the MatchConstraints of the policy that [Objects] returns to them, so that other writes are not affected.
+// restrict the MatchConstraints of the policy to them, so that other writes are not affected.
+//
+//   - Users who can create Leases in the namespace of the Lease can slow down the writes of all users. The namespace
+//     should belong to the program.
+//   - API servers watch the Leases of all namespaces, and reject the writes to which the MatchConstraints apply until
+//     they have listed them. This also applies to servers of aggregated APIs that evaluate policies: if one of them may
+//     not list and watch Leases, exclude its API group.
 //
 // # Permissions
 //
 // The user of the program needs the verb impersonate for itself and for the two extra fields. For a ServiceAccount,
 // this is a rule in a Role in its namespace:
 //
-//   - apiGroups: [""]
-//     resources: [serviceaccounts]
-//     resourceNames: [my-platform]
-//     verbs: [impersonate]
+//	apiGroups: [""]
+//	resources: [serviceaccounts]
+//	resourceNames: [my-platform]
+//	verbs: [impersonate]
 //
 // and one in a ClusterRole:
 //
-//   - apiGroups: [authentication.k8s.io]
-//     resources:
-//   - userextras/fence.dynamic-controller.github.io/lease
-//   - userextras/fence.dynamic-controller.github.io/holder
-//     verbs: [impersonate]
+//	apiGroups: [authentication.k8s.io]
+//	resources:
+//	- userextras/fence.dynamic-controller.github.io/lease
+//	- userextras/fence.dynamic-controller.github.io/holder
+//	verbs: [impersonate]
 //
-// The API server then knows only the name of the user, the two fields, and the groups of a ServiceAccount. The user's
+// The API server then has only the name of the user, the two fields, and the groups of a ServiceAccount. The user's
 // UID and its other extra fields, such as the name of its Pod, are not passed on to other policies and webhooks. The
 // permissions of a user must not depend on groups, unless it is a ServiceAccount or the config impersonates the groups.
 //
@@ -51,13 +63,13 @@
 //
 // # Removal
 //
-// Do not delete the binding, also not for a moment: leave the policy and the binding in the cluster when the program is
+// Delete neither the policy nor the binding, not even briefly: leave them in the cluster when the program is
 // uninstalled. To switch the fence off, set the validationActions of the binding to Audit.
 //
-// The reason is a fault of kube-apiserver (kubernetes/kubernetes#130887, at least up to 1.37). When the last binding
-// that has Leases as parameters has been gone for a second, each API server stops to watch them, and does not start
-// again before it is restarted. A policy that is installed later compares writes with the Leases of that moment: it
-// rejects all writes of the program if another replica holds the Lease by then, and admits all if the Lease did not
-// exist. [Probe] reports both as [ErrOutdated] and [ErrNotEnforced]. In Helm charts, the annotation
-// helm.sh/resource-policy: keep prevents the deletion.
+// The reason is a fault of kube-apiserver (kubernetes/kubernetes#130887, at least up to 1.37). When no policy with a
+// binding has Leases as parameters, each API server stops watching them, and does not start again before it is
+// restarted. A policy that is installed later compares writes with the Leases of that moment. It rejects all writes of
+// the program as soon as another replica holds the Lease, and admits all if the Lease did not exist. [Probe] reports
+// this as [ErrOutdated] and [ErrNotEnforced]. In Helm charts, the annotation helm.sh/resource-policy: keep prevents the
+// deletion.
 package serverfence

@@ -32,7 +32,8 @@ type Options struct {
 	// LeaseNamespace and LeaseName are those of replica.Options.
 	LeaseNamespace, LeaseName string
 	// Username is the user of the program, such as system:serviceaccount:my-namespace:my-platform. The policy applies to
-	// its writes, and to those of other users that the program impersonates.
+	// its writes, and to those of other users that the program impersonates. The user must not be that of another program,
+	// or of replicas with another Lease, because their writes would be rejected.
 	Username string
 	// Shards must be true if the replicas have more than one shard. It can be true if they have one.
 	Shards bool
@@ -82,7 +83,8 @@ func rule(
 	}
 }
 
-// Objects returns the policy and its binding. It returns an error if a required option is empty.
+// Objects returns the policy and its binding. It returns an error if a required option is empty. The MatchConstraints
+// of the policy can be changed, for example restricted to the resources that the program writes.
 func Objects(o Options) (
 	*admissionregistrationv1.ValidatingAdmissionPolicy, *admissionregistrationv1.ValidatingAdmissionPolicyBinding, error,
 ) {

@@ -19,7 +19,7 @@ import (
 var (
 	// ErrNotEnforced means that the API server admits a write that the policy should reject.
 	ErrNotEnforced = errors.New("the API server does not enforce the policy")
-	// ErrOutdated means that the API server rejects writes of the Lease's holder, because it knows an earlier state of the
+	// ErrOutdated means that the API server rejects writes of the Lease's holder, because it has an earlier state of the
 	// Lease. If this lasts, it has to be restarted: see "Removal" in the documentation of the package.
 	ErrOutdated = errors.New("the API server compares writes with an earlier state of the Lease")
 )
@@ -34,9 +34,11 @@ const (
 // the namespace of the Lease: one with a holder identity that never holds the Lease, which must be rejected, and one
 // with that of the present holder, if there is one, which must be admitted within two seconds. It returns nil,
 // [ErrNotEnforced], [ErrOutdated], or another error if the policy could not be checked. This is the case if the user
-// has no permission to read the Lease, to create ConfigMaps there, or to impersonate itself. cfg must not be fenced.
+// has no permission to read the Lease, to create ConfigMaps there, or to impersonate itself. The policy must apply to
+// ConfigMaps, and cfg must not be fenced.
 //
-// The policy admits all writes while the Lease does not exist. Its changes reach an API server with a delay.
+// The policy admits all writes while the Lease does not exist. Its changes reach an API server with a delay. An API
+// server that has stopped watching Leases is recognized only when the holder has changed since.
 func Probe(ctx context.Context, cfg *rest.Config, o Options) error {
 	if err := o.validate(); err != nil {
 		return err
@@ -76,9 +78,10 @@ func Probe(ctx context.Context, cfg *rest.Config, o Options) error {
 // isDenied reports whether the policy rejects a write with the holder identity.
 func isDenied(ctx context.Context, cfg *rest.Config, o Options, holder string) (bool, error) {
 	cfg = rest.CopyConfig(cfg)
-	cfg.Impersonate = rest.ImpersonationConfig{UserName: o.Username, Extra: map[string][]string{
-		LeaseExtra: {o.LeaseNamespace + "/" + o.LeaseName}, HolderExtra: {holder},
-	}}
+	cfg.Impersonate = rest.ImpersonationConfig{
+		UserName: o.Username, Groups: cfg.Impersonate.Groups,
+		Extra: map[string][]string{LeaseExtra: {o.LeaseNamespace + "/" + o.LeaseName}, HolderExtra: {holder}},
+	}
 	client, err := corev1client.NewForConfig(cfg)
 	if err != nil {
 		return false, fmt.Errorf("serverfence: probe: %w", err)

@@ -384,8 +384,6 @@ func describe(list client.ObjectList) string {
 	return strings.Join(names, " ")
 }
 
-// TestClient_RefusedWriteInterruptsReconcile checks that a write refused by the fence interrupts a reconcile and does
-// not count as a failure.
 // The caches of other shards are empty, so their types are read from the API server.
 func TestClient_ReadsTypesOfOtherShardsFromTheServer(t *testing.T) {
 	f := newFixture(t)
@@ -409,7 +407,7 @@ func TestClient_ReadsTypesOfOtherShardsFromTheServer(t *testing.T) {
 	const shards = 2
 	for index := range shards { // the type is in one of them
 		ctx, cancel := context.WithCancel(dynamiccontroller.WithShard(t.Context(), index, shards))
-		ended := make(chan error)
+		ended := make(chan error, 1)
 		go func() { ended <- f.engine.RunWatches(ctx) }()
 		f.eventually(func() error {
 			if !f.engine.Watches().HasSynced() {
@@ -429,6 +427,8 @@ func TestClient_ReadsTypesOfOtherShardsFromTheServer(t *testing.T) {
 	}
 }
 
+// TestClient_RefusedWriteInterruptsReconcile checks that a write refused by the fence interrupts a reconcile and does
+// not count as a failure.
 func TestClient_RefusedWriteInterruptsReconcile(t *testing.T) {
 	f := newFixture(t)
 	options := replica.Options{LeaseName: "adapter", LeaseNamespace: f.namespace}

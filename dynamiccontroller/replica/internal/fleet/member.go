@@ -56,7 +56,7 @@ func ShardLease(name string, index int) string {
 	return fmt.Sprintf("%s%d", ShardLeasePrefix(name), index)
 }
 
-// ShardLeasePrefix returns what the names of the Leases of all shards begin with.
+// ShardLeasePrefix returns the common prefix of the names of the shards' Leases.
 func ShardLeasePrefix(name string) string { return name + "-shard-" }
 
 // PlanLease returns the name of the Lease that holds the plan.
