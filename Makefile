@@ -283,6 +283,13 @@ bench-growth: controlplane ## measure how the costs grow, and save the output fo
 	done
 	@mv test/bench/results/growth.new test/bench/results/growth.txt
 
+.PHONY: bench-sharding
+bench-sharding: controlplane ## measure fleets of replicas with shards, and save the output for bench-report (takes about 12 minutes)
+	@mkdir -p test/bench/results
+	@cd test/bench && go test -run '^$$' -bench Sharding -benchtime 1x -timeout 1h -against 'one leader' . >results/sharding.new || \
+		{ cat results/sharding.new; exit 1; }
+	@mv test/bench/results/sharding.new test/bench/results/sharding.txt
+
 .PHONY: bench-platform
 bench-platform: controlplane ## compare the demo platform with kro, and save the output for bench-report (takes about 18 minutes)
 	@mkdir -p test/bench/results

@@ -32,6 +32,7 @@ import (
 type election struct {
 	Lease                                string
 	Duration, RenewDeadline, RetryPeriod time.Duration
+	Shards                               int `json:",omitempty"`
 }
 
 func (e election) String() string {

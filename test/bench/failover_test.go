@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -112,7 +113,7 @@ func failover(
 	if err != nil {
 		return nil, err
 	}
-	old, err := startReplica(ctx, j, e)
+	old, err := startReplica(ctx, j, e, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +121,7 @@ func failover(
 	if _, err := old.wait(ctx, eventAll); err != nil {
 		return nil, err
 	}
-	next, err := startReplica(ctx, j, e)
+	next, err := startReplica(ctx, j, e, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +216,9 @@ func (r *run) writeSlowly(ctx context.Context, gvr schema.GroupVersionResource) 
 }
 
 // requests contains the numbers of requests for the types of a group.
-type requests struct{ lists, watches float64 }
+type requests struct{ lists, watches, gets, writes float64 }
+
+var isWrite = regexp.MustCompile(`verb="(PUT|POST|PATCH|APPLY|DELETE)"`)
 
 // countRequests reads the numbers from the API server's metrics. Open and closed watches are counted by different
 // metrics.
@@ -243,6 +246,10 @@ func countRequests(ctx context.Context, config *rest.Config, group string) (n re
 			n.watches += value
 		case isTotal && strings.Contains(line, `verb="LIST"`):
 			n.lists += value
+		case isTotal && strings.Contains(line, `verb="GET"`):
+			n.gets += value
+		case isTotal && isWrite.MatchString(line):
+			n.writes += value
 		}
 	}
 	return n, nil

@@ -1,12 +1,12 @@
 package bench
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -43,6 +43,7 @@ type job struct {
 	StopPeriod  time.Duration `json:",omitempty"`
 	EventTime   time.Duration `json:",omitempty"`
 	EventRate   int           `json:",omitempty"` // Updates per second.
+	Load        shardLoad     `json:",omitzero"`  // The first load of scenarioMember.
 }
 
 const (
@@ -154,10 +155,15 @@ func lastLines(text string) string {
 	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 
+// commands receives the lines that the parent process writes.
+var commands = make(chan string)
+
 // runJob runs the process of a job and returns its exit code.
 func runJob(spec string) int {
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			commands <- lines.Text()
+		}
 		os.Exit(1) // The parent process has exited.
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), jobTimeout)

@@ -94,6 +94,11 @@ func takeFootprint() footprint {
 			since, count = time.Now(), now
 		}
 	}
+	return collectGarbage()
+}
+
+// collectGarbage returns the footprint of a process that can be active.
+func collectGarbage() footprint {
 	f := footprint{goroutines: runtime.NumGoroutine()}
 	f.rss, f.peakRSS = residentMemory("self")
 	// The second collection frees the contents of pools, and the third one frees objects with finalizers.

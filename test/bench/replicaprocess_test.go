@@ -18,6 +18,8 @@ type replicaProcess struct {
 	cmd    *exec.Cmd
 	exited chan struct{} // Closed after the process has exited and its output has been read.
 	errs   strings.Builder
+	in     io.Writer         // The input of the process.
+	other  func(line string) // Called with each line that is no event.
 
 	mu      sync.Mutex // Guards the fields below.
 	events  map[string][]time.Time
@@ -26,7 +28,8 @@ type replicaProcess struct {
 
 const electionEnv = "BENCH_ELECTION"
 
-func startReplica(ctx context.Context, j job, e election) (*replicaProcess, error) {
+// startReplica starts a replica. Lines that begin with a brace are passed to other. All other lines are events.
+func startReplica(ctx context.Context, j job, e election, other func(line string)) (*replicaProcess, error) {
 	spec, err := json.Marshal(j)
 	if err != nil {
 		return nil, err
@@ -42,6 +45,7 @@ func startReplica(ctx context.Context, j job, e election) (*replicaProcess, erro
 	p := &replicaProcess{
 		cmd: exec.CommandContext(ctx, binary), exited: make(chan struct{}),
 		events: map[string][]time.Time{}, changed: make(chan struct{}),
+		other: other,
 	}
 	p.cmd.Env = append(os.Environ(), jobEnv+"="+string(spec), electionEnv+"="+string(electing))
 	p.cmd.Stderr = &p.errs
@@ -49,7 +53,7 @@ func startReplica(ctx context.Context, j job, e election) (*replicaProcess, erro
 	if err != nil {
 		return nil, err
 	}
-	if _, err := p.cmd.StdinPipe(); err != nil { // The child exits when this pipe is closed.
+	if p.in, err = p.cmd.StdinPipe(); err != nil { // The child exits when this pipe is closed.
 		return nil, err
 	}
 	if err := p.cmd.Start(); err != nil {
@@ -64,6 +68,10 @@ func (p *replicaProcess) listen(out io.Reader) {
 	defer close(p.exited)
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		now := time.Now()
+		if strings.HasPrefix(lines.Text(), "{") {
+			p.other(lines.Text())
+			continue
+		}
 		p.mu.Lock()
 		p.events[lines.Text()] = append(p.events[lines.Text()], now)
 		close(p.changed)

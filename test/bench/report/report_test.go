@@ -157,6 +157,46 @@ func TestFill_TableOfThePlatforms(t *testing.T) {
 	}
 }
 
+// shardingSample contains results of BenchmarkSharding.
+const shardingSample = "BenchmarkSharding/measure=fleet/shards=0/replicas=1/run=1-2 1 64 watches 60e6 heap-B " +
+	"60e6 largest-heap-B 390 sleep-reconciles/s 5e9 sleep-work-ns 900 cpu-reconciles/s\n" +
+	"BenchmarkSharding/measure=fleet/shards=16/replicas=1/run=2-2 1 32 watches 24e6 heap-B 30e6 largest-heap-B " +
+	"1560 sleep-reconciles/s 2e9 sleep-work-ns 990 cpu-reconciles/s\n" +
+	"BenchmarkSharding/measure=leases/shards=16/replicas=3/run=1-2 1 40 lease-writes/s 38 lease-reads/s\n" +
+	"BenchmarkSharding/measure=moves-2 1 30 moves 50e6 move-p50-ns 90e6 move-p99-ns 31 leaves 40e6 leave-p50-ns " +
+	"80e6 leave-p99-ns 0 LISTs 80 other-LISTs 2 repeated-calls\n" +
+	"BenchmarkSharding/measure=crash-2 1 25 shards 3.5e9 unled-p50-ns 4.1e9 unled-p99-ns 4.2e9 longest-ns " +
+	"18 unled-shard-seconds/crash 0 LISTs 0 repeated-calls\n"
+
+func TestFill_TablesOfShards(t *testing.T) {
+	for name, c := range map[string]struct{ want, missing string }{
+		"fleets": {"\n| none | 1 | 64 (1.00) | 60 MB (1.00) | 60 MB (1.00) | 390 (1.00) | 5.00 s (1.00) | 900 (1.00) |" +
+			"\n| 16, again | 1 | 32 (0.50) | 24 MB (0.40) | 30 MB (0.50) | 1,560 (4.00) | 2.00 s (0.40) | 990 (1.10) |\n",
+			"largest-heap-B"},
+		"leases": {"| shards | replicas | writes/s | reads/s |\n|---|---|---|---|\n| 16 | 3 | 40 | 38 |\n", "measure=leases"},
+		"moves":  {"\n| repeated calls | 2 | 0 |\n| led shards of replicas that were killed | 25 | |\n", "measure=crash"},
+	} {
+		marker := "<!-- bench-report: sharding sharding " + name + " -->\n" + endMarker
+		for _, removed := range []string{"", c.missing} {
+			text := shardingSample
+			if removed != "" {
+				text = strings.ReplaceAll(text, removed, "removed")
+			}
+			r, err := parse("sharding", text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := fill(marker, map[string]*run{"sharding": r})
+			switch {
+			case removed != "" && err == nil:
+				t.Errorf("%s: a run without %q was accepted", name, removed)
+			case removed == "" && (err != nil || !strings.Contains(got, c.want)):
+				t.Errorf("%s: got the error %v and %s\nwant %s", name, err, got, c.want)
+			}
+		}
+	}
+}
+
 func TestFill_Errors(t *testing.T) {
 	runs := map[string]*run{"sample": sampleRun(t)}
 	for name, marker := range map[string]string{
@@ -166,6 +206,8 @@ func TestFill_Errors(t *testing.T) {
 		"an unknown unit":                        "growth sample types apples",
 		"an unknown load":                        "ahead sample apples",
 		"a benchmark that has not been measured": "platform sample",
+		"shards that have not been measured":     "sharding sample leases",
+		"an unknown table":                       "sharding sample apples",
 	} {
 		if _, err := fill("<!-- bench-report: "+marker+" -->\n"+endMarker, runs); err == nil {
 			t.Errorf("%s was accepted", name)

@@ -17,6 +17,7 @@ var blocks = map[string]struct {
 	"growth":   {2, func(r *run, a []string) (string, error) { return growthTable(r, a[0], a[1]) }},
 	"ahead":    {1, func(r *run, a []string) (string, error) { return ahead(r, a[0]) }},
 	"platform": {0, func(r *run, _ []string) (string, error) { return platformTable(r) }},
+	"sharding": {1, func(r *run, a []string) (string, error) { return r.sharding(a[0]) }},
 }
 
 const endMarker = "<!-- end of bench-report -->"
