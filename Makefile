@@ -270,7 +270,7 @@ test-e2e-rounds: controlplane ## run ROUNDS rounds of random faults and changes;
 	go test $(RACE) -count=1 -v -timeout 3h -run Rounds ./test/e2e -rounds $(ROUNDS) -seed $(SEED)
 
 .PHONY: bench
-bench: controlplane ## compare the engine with its alternatives (takes about 80 minutes)
+bench: controlplane ## compare the engine with its alternatives (takes about 90 minutes)
 	cd test/bench && go test -run '^$$' -bench . -timeout 3h .
 
 .PHONY: bench-growth

@@ -139,8 +139,8 @@ func total(replies []memberMessage, number func(memberMessage) float64) (sum flo
 }
 
 const (
-	settledPeriods   = 4  // Multiples of RetryPeriod without a change, in a fleet that is balanced.
-	unbalancedChange = 12 // The same in a fleet that is not.
+	settledPeriods    = 4  // Multiples of RetryPeriod without a change, in a fleet that is balanced.
+	unbalancedPeriods = 24 // The same in a fleet that is not. The planner waits for two LeaseDurations, which are 12.
 )
 
 // settle waits until each shard has a leader and a standby, and nothing has changed for some time.
@@ -148,7 +148,7 @@ func (f *shardFleet) settle(ctx context.Context) error {
 	return f.eventually(ctx, "the fleet has settled", func(led []int, unchanged time.Duration) bool {
 		periods := settledPeriods
 		if slices.Max(led)-slices.Min(led) > 1 {
-			periods = unbalancedChange
+			periods = unbalancedPeriods
 		}
 		return unchanged > time.Duration(periods)*f.election.RetryPeriod
 	})
@@ -162,17 +162,17 @@ func (f *shardFleet) cover(ctx context.Context) error {
 }
 
 // eventually waits until each shard has a leader and a standby, and a condition holds. Its arguments are the numbers of
-// shards that the replicas lead, and the time since something has changed.
+// shards that the replicas lead, and the time since something has changed, or since the call.
 func (f *shardFleet) eventually(ctx context.Context, goal string, ok func([]int, time.Duration) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errTimeout)
 	defer cancel()
 	count := max(1, f.election.Shards)
-	members := f.running()
+	members, began := f.running(), time.Now()
 	var last []memberMessage
 	err := wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(context.Context) (bool, error) {
 		last = last[:0]
 		var led []int
-		leaders, copies, changed := make([]int, count), make([]int, count), time.Time{}
+		leaders, copies, changed := make([]int, count), make([]int, count), began
 		for _, m := range members {
 			select {
 			case <-m.exited:

@@ -19,7 +19,7 @@ var (
 	shardTypes    = flag.Int("shard-types", 64, "types in the sharding benchmark")
 	shardObjects  = flag.Int("shard-objects", 312, "objects of 2 kB of each type in the sharding benchmark")
 	shardReplicas = sizesFlag("shard-replicas", "1,2,3,5", "numbers of replicas in the sharding benchmark")
-	shardRounds   = flag.Int("shard-rounds", 5, "how often replicas join and leave, and how often one is killed")
+	shardRounds   = flag.Int("shard-rounds", 4, "how often replicas join and leave, and how often one is killed")
 	shardWindow   = flag.Duration("shard-window", 2*time.Second,
 		"how long the reconciles are counted; the median of three such times is reported")
 )
@@ -126,7 +126,7 @@ func shardFixture(types, objects, size int) fixture {
 
 // Each measurement runs once, with a few objects. Only numbers that do not depend on the machine are checked.
 func TestSharding_Smoke(t *testing.T) {
-	const types, count = 16, 8
+	const types, count = 32, 8
 	c := shared.Cluster(t)
 	idle := job{Kubeconfig: c.Kubeconfig(), Fixture: shardFixture(types, busyPerType, 1000)}
 	busy := idle
