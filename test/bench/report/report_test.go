@@ -174,7 +174,8 @@ func TestFill_TablesOfShards(t *testing.T) {
 			"\n| 16, again | 1 | 32 (0.50) | 24 MB (0.40) | 30 MB (0.50) | 1,560 (4.00) | 2.00 s (0.40) | 990 (1.10) |\n",
 			"largest-heap-B"},
 		"leases": {"| shards | replicas | writes/s | reads/s |\n|---|---|---|---|\n| 16 | 3 | 40 | 38 |\n", "measure=leases"},
-		"moves":  {"\n| repeated calls | 2 | 0 |\n| led shards of replicas that were killed (SIGKILL) | 25 | |\n", "measure=crash"},
+		"moves": {"\n| repeated calls | 2 | 0 |\n| led shards of replicas that were killed (SIGKILL) | 25 | |\n",
+			"measure=crash"},
 	} {
 		marker := "<!-- bench-report: sharding sharding " + name + " -->\n" + endMarker
 		for _, removed := range []string{"", c.missing} {
