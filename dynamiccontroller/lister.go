@@ -54,10 +54,10 @@ type Lister interface {
 
 // Lister returns a lister that reads the cache of a served type. The lister remains valid after later calls to
 // StartServingGVK. If such a call changes the type's watch, the lister reads from the new watch. The lister's methods
-// return [ErrNotSynced] while the cache is not synced, [ErrOtherShard] while this process serves and watches no shard of
-// the type, and [ErrNotServed] once the type is no longer served. With [CacheKeys], no objects are cached, so Lister and
-// the lister's methods return an error. Listers are safe for concurrent use, and may be used by handlers, predicates
-// and MapFuncs.
+// return [ErrNotSynced] while the cache is not synced, [ErrOtherShard] while this process serves and watches no shard
+// of the type, and [ErrNotServed] once the type is no longer served. With [CacheKeys], no objects are cached, so Lister
+// and the lister's methods return an error. Listers are safe for concurrent use, and may be used by handlers,
+// predicates and MapFuncs.
 func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, error) {
 	reg, err := c.registrationOf(gvr)
 	if err != nil {
