@@ -2,6 +2,8 @@ package history
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 )
@@ -17,6 +19,19 @@ type Rules struct {
 	// Slack is the tolerated delay between the decision to call a handler and the logged start of the call. It applies
 	// after the lease is lost and after a stopped process is resumed. It does not apply to writes.
 	Slack time.Duration
+	// Takeover is the maximum time that a lease has no leader while a candidate can read it, after the last renewal or the
+	// release by the previous leader. Zero disables the check.
+	Takeover time.Duration
+	// ReadInterval is the maximum time between two reads of the lease by a candidate that works.
+	ReadInterval time.Duration
+	// Assigned is the maximum time that a lease has no leader while a replica works that nothing disturbs. The replica
+	// need not be a candidate at first.
+	Assigned time.Duration
+	// Respected is how long replicas wait before they lead after the test has changed a lease by force. The zero key
+	// stands for all leases without a key of their own.
+	Respected map[string]time.Duration
+	// Fleet is the lease that all other leases depend on, or empty if there is no such lease.
+	Fleet string
 }
 
 // Report is the result of Check.
@@ -28,45 +43,134 @@ type Report struct {
 	Writes      int // Writes that passed the fence.
 	Rejected    int // Writes that were rejected by the fence.
 	Interrupted int // Writes that passed the fence and failed.
-	Late        int // Writes that took effect when their writer no longer held the lease.
 	Tolerated   int // Handler calls while another replica led, within Rules.AfterTake of a lease change.
 	Resumed     int // Handler calls while another replica led, within Rules.Slack of a resumption.
+	Suspended   int // Handler calls during a call for the same object in a process that was stopped.
+	// Late contains the number of writes that took effect when their writer no longer held the lease, by reason.
+	Late map[string]int
 	// Handovers are the durations between a leader's last write and the next leader's first handler call.
 	Handovers []time.Duration
+	// Unled are the durations without a leader, while a candidate could read the lease and the test did not change it.
+	Unled []time.Duration
 }
 
 func (r Report) String() string {
-	times := make([]string, len(r.Handovers))
-	for i, d := range r.Handovers {
-		times[i] = d.Round(time.Millisecond).String()
+	late := 0
+	var reasons []string
+	for _, reason := range slices.Sorted(maps.Keys(r.Late)) {
+		late += r.Late[reason]
+		reasons = append(reasons, fmt.Sprintf("%d %s", r.Late[reason], reason))
 	}
-	return fmt.Sprintf("%d terms, %d handler calls, %d writes, %d rejected, %d interrupted, %d late, "+
-		"%d tolerated after a lease change, %d after a resumption; handovers: %s",
-		r.Terms, r.Handlers, r.Writes, r.Rejected, r.Interrupted, r.Late, r.Tolerated, r.Resumed, strings.Join(times, " "))
+	explained := ""
+	if late > 0 {
+		explained = " (" + strings.Join(reasons, ", ") + ")"
+	}
+	return fmt.Sprintf("%d terms, %d handler calls, %d writes, %d rejected, %d interrupted, %d late%s, "+
+		"%d tolerated after a lease change, %d after a resumption, %d during a suspended call; handovers: %s; unled: %s",
+		r.Terms, r.Handlers, r.Writes, r.Rejected, r.Interrupted, late, explained, r.Tolerated, r.Resumed, r.Suspended,
+		summary(r.Handovers), summary(r.Unled))
 }
 
-// Check returns the violations and statistics of a log. The events must be ordered by time.
-func Check(events []Event, rules Rules) Report {
-	c := &checker{
-		rules: rules, events: events,
-		leases: map[string]*lease{}, running: map[string]map[string]Event{}, writes: map[attempt]Event{},
+// summary returns the number, the median and the maximum of durations.
+func summary(durations []time.Duration) string {
+	if len(durations) == 0 {
+		return "none"
 	}
-	c.collectTerms()
-	c.limitTerms()
-	c.checkTerms()
-	c.checkHandlers()
-	c.checkWatches()
-	c.checkWrites()
+	sorted := slices.Sorted(slices.Values(durations))
+	return fmt.Sprintf("%d, median %s, at most %s", len(sorted), sorted[len(sorted)/2].Round(time.Millisecond),
+		sorted[len(sorted)-1].Round(time.Millisecond))
+}
+
+// add adds the counts and the violations of another report.
+func (r *Report) add(other Report) {
+	r.Violations = append(r.Violations, other.Violations...)
+	r.Terms += other.Terms
+	r.Handlers += other.Handlers
+	r.Writes += other.Writes
+	r.Rejected += other.Rejected
+	r.Interrupted += other.Interrupted
+	r.Tolerated += other.Tolerated
+	r.Resumed += other.Resumed
+	r.Suspended += other.Suspended
+	for reason, n := range other.Late {
+		r.late(reason, n)
+	}
+	r.Handovers = append(r.Handovers, other.Handovers...)
+	r.Unled = append(r.Unled, other.Unled...)
+}
+
+func (r *Report) late(reason string, n int) {
+	if r.Late == nil {
+		r.Late = map[string]int{}
+	}
+	r.Late[reason] += n
+}
+
+// Check returns the violations and statistics of a log. The events must be ordered by time. Each lease has its own
+// leaders, so Check checks the events of each lease separately, each time together with the events that concern whole
+// processes.
+func Check(events []Event, rules Rules) Report {
+	var report Report
+	for _, part := range byLease(events, rules.Fleet) {
+		c := &checker{
+			rules: rules, name: part.lease, events: part.events, disturbances: disturbancesOf(part.events),
+			leases: map[string]*lease{}, running: map[string]map[string]Event{}, writes: map[attempt]Event{},
+		}
+		c.collectTerms()
+		c.limitTerms()
+		c.checkTerms()
+		c.checkHandlers()
+		c.checkWatches()
+		c.checkWrites()
+		c.explainLateWrites()
+		c.checkConcurrentCalls()
+		c.checkUnled()
+		c.timeHandovers()
+		report.add(c.report)
+	}
+	c := &checker{rules: rules, events: events}
+	c.checkLeases()
 	c.checkLastChanges()
-	c.countLateWrites()
-	c.timeHandovers()
-	return c.report
+	report.add(c.report)
+	return report
+}
+
+// part is the part of a log that concerns one lease.
+type part struct {
+	lease  string
+	events []Event
+}
+
+// byLease returns the part of each lease. A log in which no event names a lease is one part. Changes by force to the
+// fleet's lease are contained in all parts.
+func byLease(events []Event, fleet string) (parts []part) {
+	names := map[string]bool{}
+	for _, e := range events {
+		if e.Lease != "" {
+			names[e.Lease] = true
+		}
+	}
+	if len(names) == 0 {
+		return []part{{events: events}}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		p := part{lease: name}
+		for _, e := range events {
+			if e.Lease == name || e.Lease == "" && !e.Kind.needsLease() || e.Kind == Forced && e.Lease == fleet {
+				p.events = append(p.events, e)
+			}
+		}
+		parts = append(parts, p)
+	}
+	return parts
 }
 
 type checker struct {
 	rules  Rules
+	name   string // Of the lease.
 	events []Event
 	report Report
+	disturbances
 
 	terms       []*term
 	leases      map[string]*lease // By process.
@@ -77,8 +181,11 @@ type checker struct {
 }
 
 func (c *checker) violation(e Event, format string, args ...any) {
-	c.report.Violations = append(c.report.Violations, fmt.Sprintf("%s: %s: ", at(e.At), e.Process)+fmt.Sprintf(format,
-		args...))
+	where := e.Process
+	if c.name != "" {
+		where += ": " + c.name
+	}
+	c.report.Violations = append(c.report.Violations, fmt.Sprintf("%s: %s: ", at(e.At), where)+fmt.Sprintf(format, args...))
 }
 
 // at formats a time in seconds.

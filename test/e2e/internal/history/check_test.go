@@ -270,14 +270,16 @@ func TestCheck_ReportsViolations(t *testing.T) {
 func TestCheck_CountsEvents(t *testing.T) {
 	got := good().with(
 		Event{At: s(5.1), Process: "a", Kind: Arrived, Object: "x", Version: "21"}, // After b acquired the lease.
+		Event{At: s(2.1), Process: "a", Kind: Stopped}, Event{At: s(2.2), Process: "a", Kind: Resumed},
 		Event{At: s(5.1), Process: "b", Kind: Arrived, Object: "x", Version: "22"},
 		Event{At: s(7), Process: "b", Kind: Write, Object: "x", ID: -1}, Event{At: s(7.1), Process: "b", Kind: Wrote, ID: -1,
 			Error: "refused"},
 		Event{At: s(7), Process: "b", Kind: Write, Object: "x", ID: -2}, Event{At: s(7), Process: "b", Kind: Sent, ID: -2},
 		Event{At: s(7.1), Process: "b", Kind: Wrote, ID: -2, Error: "cut short"},
 	).check()
-	want := "2 terms, 2 handler calls, 3 writes, 1 rejected, 1 interrupted, 1 late, " +
-		"0 tolerated after a lease change, 0 after a resumption; handovers: 3.949s"
+	want := "2 terms, 2 handler calls, 3 writes, 1 rejected, 1 interrupted, 1 late (1 stopped before sending), " +
+		"0 tolerated after a lease change, 0 after a resumption, 0 during a suspended call; " +
+		"handovers: 1, median 3.949s, at most 3.949s; unled: none"
 	if got.String() != want || len(got.Violations) > 0 {
 		t.Errorf("got  %s %q\nwant %s", got, got.Violations, want)
 	}

@@ -1,5 +1,7 @@
 package history
 
+import "slices"
+
 // checkHandlers checks three rules. A handler call starts only in a term of its replica and while no other replica
 // leads. Calls for the same object do not overlap. The lease is not released while a handler is running.
 func (c *checker) checkHandlers() {
@@ -61,17 +63,61 @@ func (c *checker) checkOtherLeaders(e Event) {
 	}
 }
 
-// checkWatches checks that the per-replica runnables start only once per process.
+// checkConcurrentCalls checks that the calls for an object do not overlap in two processes. A process that was stopped
+// during a call does not notice that another one has taken over.
+func (c *checker) checkConcurrentCalls() {
+	running := map[string]map[string]Event{} // By object and process.
+	for _, e := range c.events {
+		switch e.Kind {
+		case Begin:
+			if running[e.Object] == nil {
+				running[e.Object] = map[string]Event{}
+			}
+			for process, begun := range running[e.Object] {
+				switch {
+				case process == e.Process: // See checkHandlers.
+				case c.isStopped(process, e.At):
+					c.report.Suspended++
+				case c.justResumed(e), c.taken(e.At): // Counted by checkOtherLeaders.
+				default:
+					c.violation(e, "handler for %s called during the call in %s that started at %s", e.Object, process, at(begun.At))
+				}
+			}
+			running[e.Object][e.Process] = e
+		case End:
+			delete(running[e.Object], e.Process)
+		case Killed, Exit:
+			for _, processes := range running {
+				delete(processes, e.Process)
+			}
+		}
+	}
+}
+
+// isStopped reports whether the process is stopped at time t, or has just been resumed.
+func (c *checker) isStopped(process string, t Time) bool {
+	return slices.ContainsFunc(c.stops[process], func(s span) bool {
+		return s.from <= t && (s.to == never || t <= s.to.Add(c.rules.Slack))
+	})
+}
+
+// checkWatches checks that the per-replica runnables start only once per process. Those of a warm shard can start
+// again, after they have returned and left nothing behind.
 func (c *checker) checkWatches() {
 	begun := map[string]bool{}
 	for _, e := range c.events {
-		if e.Kind != Watches {
-			continue
+		switch e.Kind {
+		case Watches:
+			if begun[e.Process] {
+				c.violation(e, "watches started again")
+			}
+			begun[e.Process] = true
+		case Left:
+			begun[e.Process] = false
+			if e.Error != "" {
+				c.violation(e, "the watches have left something behind: %s", e.Error)
+			}
 		}
-		if begun[e.Process] {
-			c.violation(e, "watches started again")
-		}
-		begun[e.Process] = true
 	}
 }
 

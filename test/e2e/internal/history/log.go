@@ -69,6 +69,7 @@ func (r *Reader) Events() ([]Event, error) {
 	if err != nil {
 		return fail(err)
 	}
+	known := len(r.events)
 	for {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
 		if !whole {
@@ -82,6 +83,19 @@ func (r *Reader) Events() ([]Event, error) {
 		r.read += int64(len(line)) + 1
 		data = rest
 	}
-	slices.SortStableFunc(r.events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	r.sort(known)
 	return r.events, nil
+}
+
+// sort orders the events by time. The first known events are already ordered. Only a few of them can be later than new
+// ones, so that reading a long log repeatedly is cheap.
+func (r *Reader) sort(known int) {
+	added := r.events[known:]
+	if len(added) == 0 {
+		return
+	}
+	byTime := func(a, b Event) int { return cmp.Compare(a.At, b.At) }
+	first := slices.MinFunc(added, byTime)
+	from, _ := slices.BinarySearchFunc(r.events[:known], first.At+1, func(e Event, at Time) int { return cmp.Compare(e.At, at) })
+	slices.SortStableFunc(r.events[from:], byTime)
 }

@@ -1,6 +1,9 @@
 package history
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // term is a period in which a replica leads.
 type term struct {
@@ -30,6 +33,10 @@ func last(times []Time, t Time) Time {
 }
 
 type span struct{ from, to Time }
+
+func overlaps(spans []span, period span) bool {
+	return slices.ContainsFunc(spans, func(s span) bool { return s.from <= period.to && period.from <= s.to })
+}
 
 func (s span) has(t Time) bool { return s.from <= t && t <= s.to }
 

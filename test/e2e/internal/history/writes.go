@@ -1,6 +1,10 @@
 package history
 
-import "strconv"
+import (
+	"slices"
+	"strconv"
+	"time"
+)
 
 // attempt identifies one attempt of a request.
 type attempt struct {
@@ -65,21 +69,68 @@ func (c *checker) checkWrite(e Event, current int64) {
 	}
 }
 
-// countLateWrites counts the writes that took effect when their writer no longer held the lease. It compares the
-// resourceVersions of the writes with those of the lease.
-func (c *checker) countLateWrites() {
+// checkLeases checks that no write passes the fence without the term of a lease, and that all handler calls for an
+// object belong to the same lease. It counts the rejected writes that belong to no lease.
+func (c *checker) checkLeases() {
+	named := slices.ContainsFunc(c.events, func(e Event) bool { return e.Lease != "" })
+	if !named {
+		return
+	}
+	leases := map[string]string{} // By object.
+	for _, e := range c.events {
+		switch {
+		case e.Kind == Sent && e.Lease == "":
+			c.violation(e, "write %d of %s passed the fence without a term", e.ID, e.Object)
+		case e.Kind == Wrote && e.Lease == "":
+			c.report.Rejected++
+		case e.Kind == Begin && e.Lease == "":
+			c.violation(e, "handler for %s called without a shard", e.Object)
+		case e.Kind == Begin && leases[e.Object] == "":
+			leases[e.Object] = e.Lease
+		case e.Kind == Begin && leases[e.Object] != e.Lease:
+			c.violation(e, "handler for %s called in a term of %s, and before in one of %s", e.Object, e.Lease, leases[e.Object])
+		}
+	}
+}
+
+// explainLateWrites counts the writes that took effect when their writer no longer held the lease, by reason. A late
+// write without a reason is a violation. Writes are late if their resourceVersion is higher than that of the lease. The
+// test can miss versions of the lease while it is disconnected, so the renewals that replicas report count as well.
+func (c *checker) explainLateWrites() {
 	identity := map[string]string{}
 	holders := map[int64]string{}
+	handled := map[string]bool{}
 	for _, e := range c.events {
 		switch e.Kind {
 		case Started:
 			identity[e.Process] = e.Holder
 		case Held:
 			holders[number(e.Version)] = e.Holder
+		case Begin:
+			handled[e.Object] = true
 		}
 	}
+	confirmed := map[attempt]bool{}
 	for _, e := range c.events {
-		if e.Kind != Arrived {
+		if e.Kind == Renewed {
+			confirmed[attempt{e.Process, e.ID}] = true
+		}
+	}
+	sent := map[[2]string]Event{} // The last write, by process and object.
+	renewer := ""                 // The process that has sent the last confirmed renewal.
+	for _, e := range c.events {
+		key := [2]string{e.Process, e.Object}
+		switch e.Kind {
+		case Sent:
+			sent[key] = e
+		case Renew:
+			if confirmed[attempt{e.Process, e.ID}] {
+				renewer = e.Process
+			}
+		case Release, Forced:
+			renewer = ""
+		}
+		if e.Kind != Arrived || e.Process == renewer {
 			continue
 		}
 		arrived, newest, holder := number(e.Version), int64(-1), ""
@@ -88,10 +139,44 @@ func (c *checker) countLateWrites() {
 				newest, holder = version, h
 			}
 		}
-		if newest >= 0 && holder != identity[e.Process] {
-			c.report.Late++
+		if newest < 0 || holder == identity[e.Process] {
+			continue
 		}
+		reason := c.reasonForLateWrite(sent[key], e, handled[e.Object])
+		if reason == "" {
+			c.violation(e, "write %d of %s, sent at %s, took effect when %q held the lease",
+				sent[key].ID, e.Object, at(sent[key].At), holder)
+			continue
+		}
+		c.report.late(reason, 1)
 	}
+}
+
+// reasonForLateWrite returns why a write took effect late, or an empty string. The terms of a replica end only after
+// its handler calls have returned, but do not wait for other writes, which can therefore be in flight.
+func (c *checker) reasonForLateWrite(sent, arrived Event, handled bool) string {
+	const inFlight = Time(time.Second)
+	period := span{sent.At, arrived.At}
+	switch {
+	case sent.At == 0:
+		return ""
+	case overlaps(c.stops[sent.Process], period):
+		return "stopped before sending"
+	case overlaps(c.stalls[sent.Process], period):
+		return "delayed by a partition"
+	case c.isForced(arrived.At) || c.taken(arrived.At):
+		return "after a lease change"
+	case !handled && arrived.At-sent.At < inFlight:
+		return "in flight at the end of the term"
+	}
+	return ""
+}
+
+// isForced reports whether the test had just changed the lease by force at time t.
+func (c *checker) isForced(t Time) bool {
+	return slices.ContainsFunc(c.forced, func(e Event) bool {
+		return e.Lease == c.name && span{e.At, e.At.Add(c.rules.AfterTake)}.has(t)
+	})
 }
 
 func number(version string) int64 {
