@@ -17,12 +17,12 @@ func TestL1_L2_L3_EveryLeaderFault(t *testing.T) {
 				t.Parallel()
 			}
 			f := newFleet(t)
-			leader := f.awaitReconciles()
+			leader := f.awaitReconciles(leaseName)
 			since := f.recordFault("%s: %s", fault.name, leader.processName())
-			fault.inject(f, leader, longerThanLease)
-			next := f.awaitLeader(since)
+			fault.inject(f, target{leader, leaseName}, longerThanLease)
+			next := f.awaitLeader(leaseName, since)
 			t.Logf("the leader was %s and is now %s", leader.name, next.name)
-			f.awaitReconciles()
+			f.awaitReconciles(leaseName)
 			report := f.finish()
 			if report.Terms < 2 || report.Handlers < objectCount || report.Rejected == 0 {
 				t.Errorf("too few terms, handler calls or rejected writes: %s", report)

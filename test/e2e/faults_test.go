@@ -13,14 +13,23 @@ import (
 	"github.com/dynamic-controller/engine/test/e2e/internal/history"
 )
 
+// target is what a fault is injected into: a replica, and the lease that it holds or that it is a candidate for.
+type target struct {
+	*member
+	lease string
+}
+
 // fault is a temporary failure of a replica or of something that it depends on.
 type fault struct {
 	name string
 	// inject causes the fault and repairs it after d.
-	inject func(f *fleet, m *member, d time.Duration)
+	inject func(f *fleet, at target, d time.Duration)
 	// isLocal is set if the fault affects only the replica into which it is injected. Such a fault can be injected during
 	// another fault.
 	isLocal bool
+	// isMove is set if the fault moves shards, apart from its effect on one replica. A local fault is often injected during
+	// such a fault.
+	isMove bool
 	// needsHistory is set if the fault reads events that only replicas of the engine log.
 	needsHistory bool
 }
@@ -41,97 +50,129 @@ var faults = []fault{
 	{name: "lease taken by another replica", inject: (*fleet).passLease, needsHistory: true},
 }
 
-func (f *fleet) shutDown(m *member, d time.Duration) {
-	f.terminate(m)
+func (f *fleet) shutDown(at target, d time.Duration) {
+	f.terminate(at.member)
 	f.wait(d)
-	f.start(m)
+	f.start(at.member)
 }
 
-func (f *fleet) kill(m *member, d time.Duration) {
-	m.process.kill()
-	f.log.Add(history.Event{Kind: history.Killed, Process: m.processName()})
+func (f *fleet) kill(at target, d time.Duration) {
+	f.log.Add(history.Event{Kind: history.Killed, Process: at.processName()})
+	at.process.kill()
 	f.wait(d)
-	f.start(m)
+	f.start(at.member)
 }
 
-func (f *fleet) pause(m *member, d time.Duration) {
-	m.process.signal(f.T, syscall.SIGSTOP)
-	m.paused = true
+func (f *fleet) pause(at target, d time.Duration) {
+	f.log.Add(history.Event{Kind: history.Stopped, Process: at.processName()})
+	at.process.signal(f.T, syscall.SIGSTOP)
 	f.wait(d)
+	f.resume(at.member)
+}
+
+func (f *fleet) resume(m *member) {
 	f.log.Add(history.Event{Kind: history.Resumed, Process: m.processName()})
 	m.process.signal(f.T, syscall.SIGCONT)
-	m.paused = false
 }
 
-func (f *fleet) partition(m *member, d time.Duration) {
-	m.proxy.Stall()
+// stall logs that a replica cannot reach the API server until the returned function is called. The first event of the
+// pair precedes the fault, and the second one follows it.
+func (f *fleet) stall(m *member) (heal func()) {
+	process := m.processName()
+	f.log.Add(history.Event{Kind: history.Stalled, Process: process})
+	return func() { f.log.Add(history.Event{Kind: history.Healed, Process: process}) }
+}
+
+func (f *fleet) partition(at target, d time.Duration) {
+	defer f.stall(at.member)()
+	at.proxy.Stall()
 	f.wait(d)
-	m.proxy.Heal()
+	at.proxy.Heal()
 }
 
-func (f *fleet) partitionDropping(m *member, d time.Duration) {
-	m.proxy.Stall()
+func (f *fleet) partitionDropping(at target, d time.Duration) {
+	defer f.stall(at.member)()
+	at.proxy.Stall()
 	f.wait(d)
-	m.proxy.HealDropping()
+	at.proxy.HealDropping()
 }
 
-func (f *fleet) resetConnections(m *member, d time.Duration) {
-	m.proxy.Reset()
+func (f *fleet) resetConnections(at target, d time.Duration) {
+	defer f.stall(at.member)()
+	at.proxy.Reset()
 	f.wait(d)
-	m.proxy.Heal()
+	at.proxy.Heal()
 }
 
-func (f *fleet) restartAPIServer(_ *member, d time.Duration) {
+func (f *fleet) restartAPIServer(_ target, d time.Duration) {
+	f.log.Add(history.Event{Kind: history.Down})
 	f.noError(f.cluster.APIServer().Kill())
 	f.wait(d)
 	ctx, cancel := context.WithTimeout(f.Context(), timeout)
 	defer cancel()
 	f.noError(f.cluster.APIServer().Start(ctx))
 	f.noError(f.cluster.WaitReady(ctx))
+	f.log.Add(history.Event{Kind: history.Up})
 }
 
-func (f *fleet) deleteLease(_ *member, d time.Duration) {
-	f.noError(f.clients.CoordinationV1().Leases(f.namespace).Delete(f.Context(), leaseName, metav1.DeleteOptions{}))
+func (f *fleet) deleteLease(at target, d time.Duration) {
+	f.noError(f.removeLease(at.lease))
 	f.wait(d)
 }
 
-func (f *fleet) emptyLease(_ *member, d time.Duration) {
-	f.noError(f.setHolder(""))
+func (f *fleet) removeLease(name string) error {
+	f.log.Add(history.Event{Kind: history.Forced, Lease: name})
+	return f.clients.CoordinationV1().Leases(f.namespace).Delete(f.Context(), name, metav1.DeleteOptions{})
+}
+
+func (f *fleet) emptyLease(at target, d time.Duration) {
+	f.noError(f.setHolder(at.lease, ""))
 	f.wait(d)
 }
 
 // duringPartition returns a function that injects a fault while the replica is partitioned from the API server and
 // still considers itself the leader.
-func duringPartition(inject func(*fleet, *member, time.Duration)) func(*fleet, *member, time.Duration) {
-	return func(f *fleet, m *member, d time.Duration) {
-		m.proxy.Stall()
-		defer m.proxy.Heal()
-		inject(f, m, d)
+func duringPartition(inject func(*fleet, target, time.Duration)) func(*fleet, target, time.Duration) {
+	return func(f *fleet, at target, d time.Duration) {
+		defer f.stall(at.member)()
+		at.proxy.Stall()
+		defer at.proxy.Heal()
+		inject(f, at, d)
 	}
 }
 
 // holdLeaseAsUnknown makes an unknown identity the holder of the lease.
-func (f *fleet) holdLeaseAsUnknown(_ *member, d time.Duration) {
-	f.noError(f.setHolder("unknown"))
+func (f *fleet) holdLeaseAsUnknown(at target, d time.Duration) {
+	f.noError(f.setHolder(at.lease, "unknown"))
 	f.wait(d)
 }
 
 // passLease makes another replica the holder of the lease. That replica can observe this before the old leader does.
-func (f *fleet) passLease(m *member, d time.Duration) {
-	to := f.identities()[f.other(m).processName()]
-	f.log.Add(history.Event{Kind: history.Taking, Holder: to})
-	f.noError(f.setHolder(to))
-	f.log.Add(history.Event{Kind: history.Taken, Holder: to})
+func (f *fleet) passLease(at target, d time.Duration) {
+	to := f.identities()[f.other(at.member).processName()]
+	f.log.Add(history.Event{Kind: history.Taking, Lease: at.lease, Holder: to})
+	f.noError(f.setHolder(at.lease, f.holderOf(at.lease, to)))
+	f.log.Add(history.Event{Kind: history.Taken, Lease: at.lease, Holder: to})
 	f.wait(d)
 }
 
-// setHolder sets the holder of the lease, regardless of the current holder.
-func (f *fleet) setHolder(identity string) error {
-	holder, err := json.Marshal(identity)
+// holderOf returns the holder of a lease if it is held by a replica. That of a fleet's lease records the number of
+// shards.
+func (f *fleet) holderOf(lease, identity string) string {
+	if f.shards > 0 && lease == leaseName {
+		return fmt.Sprintf("shards=%d/%s", f.shards, identity)
+	}
+	return identity
+}
+
+// setHolder sets the holder of a lease, regardless of the current holder.
+func (f *fleet) setHolder(lease, holder string) error {
+	f.log.Add(history.Event{Kind: history.Forced, Lease: lease})
+	encoded, err := json.Marshal(holder)
 	if err != nil {
 		return err
 	}
-	_, err = f.clients.CoordinationV1().Leases(f.namespace).Patch(f.Context(), leaseName, types.MergePatchType,
-		fmt.Appendf(nil, `{"spec":{"holderIdentity":%s}}`, holder), metav1.PatchOptions{})
+	_, err = f.clients.CoordinationV1().Leases(f.namespace).Patch(f.Context(), lease, types.MergePatchType,
+		fmt.Appendf(nil, `{"spec":{"holderIdentity":%s}}`, encoded), metav1.PatchOptions{})
 	return err
 }

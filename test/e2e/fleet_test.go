@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -27,20 +28,33 @@ import (
 
 const (
 	leaseName   = "e2e"
-	objectCount = 8
+	objectCount = 8 // The number of objects of a single leader.
 )
+
+// takeover is the time within which a candidate takes over from a leader that has crashed.
+const takeover = leaseDuration + 5*retryPeriod
 
 // rules are derived from the options of the replicas.
 var rules = history.Rules{
-	Certain:   leaseDuration - leaseDuration/10,
-	AfterTake: retryPeriod + max(renewDeadline/2, time.Second),
-	Slack:     200 * time.Millisecond,
+	Certain:      leaseDuration - leaseDuration/10,
+	AfterTake:    retryPeriod + max(renewDeadline/2, time.Second),
+	Slack:        200 * time.Millisecond,
+	Takeover:     takeover,
+	ReadInterval: 2 * retryPeriod,
+	Assigned:     2*takeover + retryPeriod + coldList,
+	Respected:    map[string]time.Duration{"": leaseDuration},
 }
 
-// fleet is a set of three replicas and their shared resources.
+// coldList is the time that a replica needs to list the types of a shard.
+const coldList = 2 * time.Second
+
+// fleet is a set of replicas and their shared resources.
 type fleet struct {
 	*testing.T
 	command   func(*member) *exec.Cmd // Returns the command of a member's next process.
+	rules     history.Rules
+	shards    int                           // Zero for a single leader.
+	types     []schema.GroupVersionResource // The served types.
 	cluster   *cluster.Cluster
 	client    dynamic.Interface
 	clients   kubernetes.Interface
@@ -49,6 +63,7 @@ type fleet struct {
 	log       *history.Log
 	reader    *history.Reader
 	members   []*member
+	spare     *member         // Started only by faults. Nil without shards.
 	load      *load           // Nil for replicas of the platform.
 	webhook   *tcpproxy.Proxy // Between the API server and the webhook. Nil for replicas of the engine.
 }
@@ -57,42 +72,56 @@ type fleet struct {
 type member struct {
 	name    string
 	proxy   *tcpproxy.Proxy
+	shards  int // The number of shards that the member is configured for.
 	started int
-	process *process
-	paused  bool
+	process *process // Nil if the member has not been started.
 }
+
+func (m *member) isRunning() bool { return m.process != nil && !m.process.hasExited() }
 
 // processName returns the name that the member's current process has in the log.
 func (m *member) processName() string { return fmt.Sprintf("%s.%d", m.name, m.started) }
 
-// newFleet starts replicas of the engine and begins to change objects.
+// newFleet starts three replicas of the engine, of which one leads, and begins to change objects.
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
-	f := newMembers(t)
+	f := newMembers(t, 3)
 	defineOnce(t, f.cluster.Config())
-	f.command = f.workerCommand
-	for _, m := range f.members {
-		_, err := f.clients.CoreV1().ConfigMaps(f.namespace).Create(t.Context(),
-			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: m.name}}, metav1.CreateOptions{})
-		f.noError(err)
-	}
-	for n := range objectCount {
-		f.createObject(fmt.Sprintf("widget-%d", n))
-	}
-	f.load = f.newLoad()
-	f.observe()
-	t.Cleanup(f.reportLogs)
-	f.startAll()
-	f.load.start()
+	f.types = []schema.GroupVersionResource{widgets}
+	f.startChanging(objectCount, 0)
 	return f
 }
 
+// startChanging starts the replicas of the engine, and begins to change objects. Each type has the given numbers of
+// objects that change and that do not.
+func (f *fleet) startChanging(changing, constant int) {
+	f.Helper()
+	f.command = f.workerCommand
+	for _, m := range f.all() {
+		_, err := f.clients.CoreV1().ConfigMaps(f.namespace).Create(f.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: m.name}}, metav1.CreateOptions{})
+		f.noError(err)
+	}
+	f.load = f.newLoad()
+	for n := range changing + constant {
+		for _, gvr := range f.types {
+			o := object{gvr, fmt.Sprintf("%s-%d", gvr.Resource, n)}
+			f.createObject(o, 0)
+			f.load.add(o, n < changing)
+		}
+	}
+	f.observe()
+	f.Cleanup(f.reportLogs)
+	f.startAll()
+	f.load.start()
+}
+
 // newMembers returns a fleet with a namespace of its own, whose replicas have not been started.
-func newMembers(t *testing.T) *fleet {
+func newMembers(t *testing.T, count int) *fleet {
 	t.Helper()
 	c := shared.Cluster(t)
 	config := c.Config()
-	f := &fleet{T: t, cluster: c, namespace: "e2e-" + utilrand.String(8), dir: t.ArtifactDir()}
+	f := &fleet{T: t, cluster: c, rules: rules, namespace: "e2e-" + utilrand.String(8), dir: t.ArtifactDir()}
 	var err error
 	f.client, err = dynamic.NewForConfig(config)
 	f.noError(err)
@@ -103,16 +132,45 @@ func newMembers(t *testing.T) *fleet {
 	f.noError(err)
 	t.Cleanup(func() { _ = f.log.Close() })
 	f.reader = history.NewReader(f.logFile())
-
-	server, err := url.Parse(config.Host)
-	f.noError(err)
-	for _, name := range []string{"a", "b", "c"} {
-		proxy, err := tcpproxy.Listen(server.Host)
-		f.noError(err)
-		f.members = append(f.members, &member{name: name, proxy: proxy})
-		t.Cleanup(proxy.Close)
+	for _, name := range strings.Split("abcde", "")[:count] {
+		f.members = append(f.members, f.newMember(name))
 	}
 	return f
+}
+
+func (f *fleet) newMember(name string) *member {
+	f.Helper()
+	server, err := url.Parse(f.cluster.Config().Host)
+	f.noError(err)
+	proxy, err := tcpproxy.Listen(server.Host)
+	f.noError(err)
+	f.Cleanup(proxy.Close)
+	return &member{name: name, proxy: proxy}
+}
+
+// all returns all members, including the spare one.
+func (f *fleet) all() []*member {
+	if f.spare == nil {
+		return f.members
+	}
+	return append(slices.Clone(f.members), f.spare)
+}
+
+// leases returns the leases that are elected with. The first one is that of the single leader, or of the fleet.
+func (f *fleet) leases() []string {
+	names := []string{leaseName}
+	for i := range f.shards {
+		names = append(names, shardLease(leaseName, i))
+	}
+	return names
+}
+
+// engineLeases returns the leases whose leaders reconcile objects.
+func (f *fleet) engineLeases() []string {
+	if f.shards == 0 {
+		return f.leases()
+	}
+	return f.leases()[1:]
 }
 
 func (f *fleet) createNamespace(name string) {
@@ -131,14 +189,21 @@ func (f *fleet) noError(err error) {
 	}
 }
 
-func (f *fleet) createObject(name string) {
+// object is an object of a served type. The names of all objects differ.
+type object struct {
+	gvr  schema.GroupVersionResource
+	name string
+}
+
+// createObject creates an object with the number of its last change.
+func (f *fleet) createObject(o object, n int64) {
 	f.Helper()
-	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"n": int64(0)}}}
-	object.SetAPIVersion(widgets.GroupVersion().String())
-	object.SetKind("Widget")
-	object.SetName(name)
+	created := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"n": n}}}
+	created.SetAPIVersion(o.gvr.GroupVersion().String())
+	created.SetKind(kindOf(o.gvr))
+	created.SetName(o.name)
 	// Shortly after a CRD is established, the API server delays a POST by two seconds, but not a PATCH.
-	_, err := f.client.Resource(widgets).Namespace(f.namespace).Apply(f.Context(), name, object,
+	_, err := f.client.Resource(o.gvr).Namespace(f.namespace).Apply(f.Context(), o.name, created,
 		metav1.ApplyOptions{FieldManager: "test"})
 	f.noError(err)
 }
@@ -163,7 +228,7 @@ func (f *fleet) workerCommand(m *member) *exec.Cmd {
 	f.Helper()
 	spec, err := json.Marshal(job{
 		Process: m.processName(), Member: m.name, Kubeconfig: f.cluster.Kubeconfig(), Server: m.proxy.Addr(),
-		Log: f.logFile(), Namespace: f.namespace, Lease: leaseName,
+		Log: f.logFile(), Namespace: f.namespace, Lease: leaseName, Shards: m.shards, Types: f.types, Traps: f.dir,
 	})
 	f.noError(err)
 	binary, err := os.Executable()
@@ -179,7 +244,7 @@ func (f *fleet) reportLogs() {
 		return
 	}
 	f.Logf("the logs are in %s (preserved with -artifacts)", f.dir)
-	for _, m := range f.members {
+	for _, m := range f.all() {
 		const maxBytes = 4000
 		data, _ := os.ReadFile(filepath.Join(f.dir, m.name+".log"))
 		f.Logf("the end of the log of %s:\n%s", m.name, data[max(0, len(data)-maxBytes):])
@@ -200,14 +265,18 @@ func (f *fleet) other(m *member) *member {
 }
 
 // finish terminates the replicas with SIGTERM, one after another. It always terminates the current leader next, so that
-// every replica must lead once more. It then checks the log.
+// every replica must lead once more. With shards, it is the leader of the fleet. It then checks the log.
 func (f *fleet) finish() history.Report {
 	f.Helper()
 	f.settle()
 	for range f.members {
-		f.terminate(f.awaitLeader(0))
+		f.awaitLeaders()
+		f.terminate(f.awaitLeader(leaseName, 0))
 	}
-	report := history.Check(f.events(), rules)
+	if f.shards > 0 {
+		f.checkLeasesLeft()
+	}
+	report := history.Check(f.events(), f.rules)
 	const maxViolations = 10
 	for i, v := range report.Violations {
 		if i == maxViolations {

@@ -14,16 +14,37 @@ import (
 
 // load changes objects one after another, at a rate that replicas can keep up with.
 type load struct {
-	fleet   *fleet
-	n       int64 // The number of the last change.
-	cancel  context.CancelFunc
-	running sync.WaitGroup
+	fleet    *fleet
+	constant []object // Never changed.
+	changing []object
+	n        int64 // The number of the last change.
+	cancel   context.CancelFunc
+	running  sync.WaitGroup
+
+	mu   sync.Mutex // guards last
+	last map[object]int64
 }
 
 func (f *fleet) newLoad() *load {
-	l := &load{fleet: f, cancel: func() {}}
+	l := &load{fleet: f, cancel: func() {}, last: map[object]int64{}}
 	f.Cleanup(l.stop)
 	return l
+}
+
+// add adds an object before the first start.
+func (l *load) add(o object, isChanging bool) {
+	if isChanging {
+		l.changing = append(l.changing, o)
+	} else {
+		l.constant = append(l.constant, o)
+	}
+}
+
+// lastChange returns the number of the last confirmed change to an object.
+func (l *load) lastChange(o object) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last[o]
 }
 
 func (l *load) start() {
@@ -44,14 +65,13 @@ func (l *load) run(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		l.n++
-		object := fmt.Sprintf("widget-%d", l.n%objectCount)
-		for l.change(ctx, object) != nil { // The API server can be unavailable.
-			<-ticker.C
-			if l.fleet.Failed() {
-				return
-			}
+		o := l.changing[l.n%int64(len(l.changing))]
+		if l.change(ctx, o) == nil { // The API server or the type can be unavailable.
+			l.fleet.log.Add(history.Event{Kind: history.Changed, Object: o.name, N: l.n})
+			l.mu.Lock()
+			l.last[o] = l.n
+			l.mu.Unlock()
 		}
-		l.fleet.log.Add(history.Event{Kind: history.Changed, Object: object, N: l.n})
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -60,11 +80,11 @@ func (l *load) run(ctx context.Context) {
 	}
 }
 
-func (l *load) change(ctx context.Context, object string) error {
+func (l *load) change(ctx context.Context, o object) error {
 	const requestTimeout = 2 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
-	_, err := l.fleet.client.Resource(widgets).Namespace(l.fleet.namespace).Patch(ctx, object, types.MergePatchType,
+	_, err := l.fleet.client.Resource(o.gvr).Namespace(l.fleet.namespace).Patch(ctx, o.name, types.MergePatchType,
 		fmt.Appendf(nil, `{"spec":{"n":%d}}`, l.n), metav1.PatchOptions{})
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -41,13 +42,13 @@ func TestMain(m *testing.M) {
 // timeout limits waits for conditions that normally take a few seconds.
 const timeout = 60 * time.Second
 
-// widgets is the served type.
+// widgets is the type that a single leader serves.
 var widgets = schema.GroupVersionResource{Group: "e2e.example.com", Version: "v1", Resource: "widgets"}
 
-// defineOnce creates the CRD of the type once for all tests.
+// defineOnce creates the CRD of widgets once for all tests.
 func defineOnce(t *testing.T, config *rest.Config) {
 	t.Helper()
-	definition.Do(func() { errDefinition = defineWidgets(config) })
+	definition.Do(func() { errDefinition = define(config, widgets) })
 	if errDefinition != nil {
 		t.Fatal(errDefinition)
 	}
@@ -58,7 +59,8 @@ var (
 	errDefinition error
 )
 
-func defineWidgets(config *rest.Config) error {
+// define creates the CRDs of types, and waits until they are served.
+func define(config *rest.Config, types ...schema.GroupVersionResource) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	definitions, err := apiextensions.NewForConfig(config)
@@ -69,17 +71,38 @@ func defineWidgets(config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	crds := definitions.ApiextensionsV1().CustomResourceDefinitions()
-	_, err = crds.Create(ctx, &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: widgets.GroupResource().String()},
+	for _, gvr := range types {
+		crd := definitionOf(gvr)
+		err := wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			_, err := definitions.ApiextensionsV1().CustomResourceDefinitions().Create(ctx, crd, metav1.CreateOptions{})
+			return err == nil, nil // An earlier definition can still be terminating.
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		for _, gvr := range types {
+			if _, err := client.Resource(gvr).List(ctx, metav1.ListOptions{}); err != nil {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+}
+
+func definitionOf(gvr schema.GroupVersionResource) *apiextensionsv1.CustomResourceDefinition {
+	kind := kindOf(gvr)
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: gvr.GroupResource().String()},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: widgets.Group,
+			Group: gvr.Group,
 			Scope: apiextensionsv1.NamespaceScoped,
 			Names: apiextensionsv1.CustomResourceDefinitionNames{
-				Plural: widgets.Resource, Singular: "widget", Kind: "Widget", ListKind: "WidgetList",
+				Plural: gvr.Resource, Singular: strings.ToLower(kind), Kind: kind, ListKind: kind + "List",
 			},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: widgets.Version, Served: true, Storage: true,
+				Name: gvr.Version, Served: true, Storage: true,
 				Subresources: &apiextensionsv1.CustomResourceSubresources{
 					Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
 				},
@@ -88,12 +111,11 @@ func defineWidgets(config *rest.Config) error {
 				}},
 			}},
 		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return err
 	}
-	return wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		_, err := client.Resource(widgets).List(ctx, metav1.ListOptions{})
-		return err == nil, nil
-	})
+}
+
+// kindOf returns the kind of a type: Widget for widgets.
+func kindOf(gvr schema.GroupVersionResource) string {
+	singular := strings.TrimSuffix(gvr.Resource, "s")
+	return strings.ToUpper(singular[:1]) + singular[1:]
 }

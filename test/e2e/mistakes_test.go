@@ -81,13 +81,13 @@ var webhookFaults = []fault{
 	{name: "webhook unreachable", inject: (*fleet).resetWebhook},
 }
 
-func (f *fleet) stallWebhook(_ *member, d time.Duration) {
+func (f *fleet) stallWebhook(_ target, d time.Duration) {
 	f.webhook.Stall()
 	f.wait(d)
 	f.webhook.Heal()
 }
 
-func (f *fleet) resetWebhook(_ *member, d time.Duration) {
+func (f *fleet) resetWebhook(_ target, d time.Duration) {
 	f.webhook.Reset()
 	f.wait(d)
 	f.webhook.Heal()

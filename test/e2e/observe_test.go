@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"reflect"
+	"slices"
 	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -26,11 +27,14 @@ func (f *fleet) observe() {
 		cancel()
 		running.Wait()
 	})
-	for gvr, record := range map[schema.GroupVersionResource]func(old, now *unstructured.Unstructured){
+	records := map[schema.GroupVersionResource]func(old, now *unstructured.Unstructured){
 		coordinationv1.SchemeGroupVersion.WithResource("leases"): f.recordLease,
 		corev1.SchemeGroupVersion.WithResource("configmaps"):     f.recordProbe,
-		widgets: f.recordWidget,
-	} {
+	}
+	for _, gvr := range f.types {
+		records[gvr] = f.recordObject
+	}
+	for gvr, record := range records {
 		informer := factory.ForResource(gvr).Informer()
 		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(now any) { record(&unstructured.Unstructured{}, now.(*unstructured.Unstructured)) },
@@ -42,25 +46,32 @@ func (f *fleet) observe() {
 }
 
 func (f *fleet) recordLease(_, now *unstructured.Unstructured) {
+	if !slices.Contains(f.leases(), now.GetName()) {
+		return
+	}
 	holder, _, _ := unstructured.NestedString(now.Object, "spec", "holderIdentity")
-	f.log.Add(history.Event{Kind: history.Held, Version: now.GetResourceVersion(), Holder: holder})
+	f.log.Add(history.Event{
+		Kind: history.Held, Lease: now.GetName(), Version: now.GetResourceVersion(), Holder: identityIn(holder),
+	})
 }
 
-// recordWidget logs writes by replicas. Only the replicas change the status. The test changes only the spec.
-func (f *fleet) recordWidget(old, now *unstructured.Unstructured) {
+// recordObject logs writes by replicas. Only the replicas change the status. The test changes only the spec.
+func (f *fleet) recordObject(old, now *unstructured.Unstructured) {
 	by, _, _ := unstructured.NestedString(now.Object, "status", "by")
 	if by == "" || reflect.DeepEqual(old.Object["status"], now.Object["status"]) {
 		return
 	}
 	f.log.Add(history.Event{
-		Kind: history.Arrived, Process: by, Object: now.GetName(), Version: now.GetResourceVersion(),
+		Kind: history.Arrived, Process: by, Lease: f.leaseOf(now.GetName()), Object: now.GetName(),
+		Version: now.GetResourceVersion(),
 	})
 }
 
 func (f *fleet) recordProbe(_, now *unstructured.Unstructured) {
 	if by, _, _ := unstructured.NestedString(now.Object, "data", "by"); by != "" {
+		lease, _, _ := unstructured.NestedString(now.Object, "data", "lease")
 		f.log.Add(history.Event{
-			Kind: history.Arrived, Process: by, Object: now.GetName(), Version: now.GetResourceVersion(),
+			Kind: history.Arrived, Process: by, Lease: lease, Object: now.GetName(), Version: now.GetResourceVersion(),
 		})
 	}
 }

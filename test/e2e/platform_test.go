@@ -29,7 +29,8 @@ func TestPlatform_Rounds(t *testing.T) {
 		gardens := newGardens(f)
 		for _, round := range rounds {
 			stop := gardens.startChanges(round.random)
-			f.injectFaults(f.awaitHolder(), round.number, drawRound(round.random, faults))
+			leader := target{f.awaitHolder(), leaseName}
+			f.injectFaults(leader, round.number, drawRound(round.random, faults, f.leases()))
 			stop()
 			gardens.settle()
 		}
@@ -42,7 +43,7 @@ func TestPlatform_Rounds(t *testing.T) {
 // newPlatform starts three replicas of the platform.
 func newPlatform(t *testing.T) *fleet {
 	t.Helper()
-	f := newMembers(t)
+	f := newMembers(t, 3)
 	binary := filepath.Join(t.TempDir(), "dynamic-controller")
 	build := exec.Command("go", "build", "-o", binary, "../../cmd/dynamic-controller")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // As in the image.

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"path"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -28,58 +27,82 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // attempts counts request attempts. Each attempt, including each retry, has a new number.
 var attempts atomic.Int64
 
-// recordLeaseRequests logs when a write to the lease starts, when it is confirmed, and when the process first observes
-// a lease.
+// recordLeaseRequests logs when a lease is read, when a write to a lease starts, and when it is confirmed. It ignores the
+// leases of members and of the plan.
 func (w *worker) recordLeaseRequests(next http.RoundTripper) http.RoundTripper {
-	recordSeen := sync.OnceFunc(func() { w.log.Add(history.Event{Kind: history.Seen}) })
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		if !strings.Contains(r.URL.Path, "/leases") {
-			return next.RoundTrip(r)
-		}
-		if r.Method == http.MethodGet {
+		switch {
+		case !strings.Contains(r.URL.Path, "/leases"):
+		case r.Method == http.MethodGet && w.isElected(path.Base(r.URL.Path)):
 			answer, err := next.RoundTrip(r)
 			if err == nil && answer.StatusCode == http.StatusOK {
-				recordSeen()
+				w.log.Add(history.Event{Kind: history.Read, Lease: path.Base(r.URL.Path)})
 			}
 			return answer, err
+		case r.Method == http.MethodPost || r.Method == http.MethodPut:
+			return w.recordLeaseWrite(next, r)
 		}
-		holder, err := holderOf(r)
-		if err != nil {
-			return nil, err
-		}
-		id := attempts.Add(1)
-		kind := history.Renew
-		if holder == "" {
-			kind = history.Release
-		}
-		w.log.Add(history.Event{Kind: kind, ID: id, Holder: holder})
-		answer, err := next.RoundTrip(r)
-		if err == nil && answer.StatusCode < http.StatusMultipleChoices && kind == history.Renew {
-			w.log.Add(history.Event{Kind: history.Renewed, ID: id})
-			recordSeen()
-		}
-		return answer, err
+		return next.RoundTrip(r)
 	})
 }
 
-func holderOf(r *http.Request) (string, error) {
+func (w *worker) recordLeaseWrite(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+	name, holder, err := leaseIn(r)
+	if err != nil {
+		return nil, err
+	}
+	if !w.isElected(name) || holder == "" && r.Method == http.MethodPost { // The planner creates the leases of shards.
+		return next.RoundTrip(r)
+	}
+	id := attempts.Add(1)
+	kind := history.Renew
+	if holder == "" {
+		kind = history.Release
+		if name != w.Lease && w.isTrap(trapRelease, name) {
+			w.killItself()
+		}
+	}
+	w.log.Add(history.Event{Kind: kind, Lease: name, ID: id, Holder: holder})
+	answer, err := next.RoundTrip(r)
+	if err == nil && answer.StatusCode < http.StatusMultipleChoices && kind == history.Renew {
+		w.log.Add(history.Event{Kind: history.Renewed, Lease: name, ID: id})
+	}
+	return answer, err
+}
+
+// isElected reports whether a leader is elected with a lease.
+func (w *worker) isElected(lease string) bool {
+	return lease == w.Lease || strings.HasPrefix(lease, w.Lease+"-shard-")
+}
+
+// leaseIn returns the name of the lease in a request, and its holder.
+func leaseIn(r *http.Request) (name, holder string, err error) {
 	body, err := r.GetBody()
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	data, err := io.ReadAll(body)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(data, nil, nil)
 	if err != nil {
-		return "", fmt.Errorf("decode lease: %w", err)
+		return "", "", fmt.Errorf("decode lease: %w", err)
 	}
 	lease, ok := object.(*coordinationv1.Lease)
 	if !ok {
-		return "", fmt.Errorf("got %T, want a lease", object)
+		return "", "", fmt.Errorf("got %T, want a lease", object)
 	}
-	return ptr.Deref(lease.Spec.HolderIdentity, ""), nil
+	return lease.Name, identityIn(ptr.Deref(lease.Spec.HolderIdentity, "")), nil
+}
+
+// identityIn returns the identity of the replica in the holder of a lease. The holder of a fleet's lease begins with
+// the number of shards.
+func identityIn(holder string) string {
+	if layout, leader, ok := strings.Cut(holder, "/"); ok && strings.HasPrefix(layout, "shards=") {
+		return leader
+	}
+	return holder
 }
 
 type attemptKey struct{}
@@ -94,7 +117,7 @@ func (w *worker) recordWrites(fenced *rest.Config) *rest.Config {
 			}
 			term, _ := replica.Term(r.Context())
 			e := history.Event{
-				Kind: history.Write, ID: attempts.Add(1), Term: term,
+				Kind: history.Write, ID: attempts.Add(1), Lease: w.leaseOf(r.Context()), Term: term,
 				Object: path.Base(strings.TrimSuffix(r.URL.Path, "/status")),
 			}
 			w.log.Add(e)
@@ -117,6 +140,9 @@ func (w *worker) recordWrites(fenced *rest.Config) *rest.Config {
 			if e, ok := r.Context().Value(attemptKey{}).(history.Event); ok {
 				e.Kind = history.Sent
 				w.log.Add(e)
+				if e.Object != w.Member && w.isTrap(trapSend, e.Lease) {
+					w.stopItself()
+				}
 			}
 			return next.RoundTrip(r)
 		})

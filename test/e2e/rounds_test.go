@@ -16,13 +16,19 @@ func TestL1_L2_L3_Rounds(t *testing.T) {
 	inRounds(t, func(t *testing.T, rounds []round) {
 		f := newFleet(t)
 		for _, round := range rounds {
-			f.injectFaults(f.awaitReconciles(), round.number, drawRound(round.random, faults))
-			f.awaitLeader(0)
-			f.settle()
-			f.load.start()
+			f.runRound(round, faults)
 		}
 		f.finish()
 	})
+}
+
+func (f *fleet) runRound(round round, faults []fault) {
+	f.Helper()
+	draw := drawRound(round.random, faults, f.leases())
+	f.injectFaults(target{f.awaitReconciles(draw.lease), draw.lease}, round.number, draw)
+	f.awaitLeaders()
+	f.settle()
+	f.load.start()
 }
 
 // round is the source of the random choices of a round.
@@ -53,51 +59,60 @@ func inRounds(t *testing.T, run func(t *testing.T, rounds []round)) {
 
 // injectFaults injects the faults of a round and repairs them. A second fault can be injected during the first one or
 // shortly after it.
-func (f *fleet) injectFaults(leader *member, n int, draw draw) {
+func (f *fleet) injectFaults(leader target, n int, draw draw) {
 	f.Helper()
 	f.wait(draw.after)
-	target := leader
+	at := leader
 	if !draw.onLeader {
-		target = f.other(leader)
+		at.member = f.candidate(leader)
 	}
-	f.recordFault("round %d: leader %s, fault in %s: %s for %s",
-		n, leader.processName(), target.processName(), draw.fault.name, draw.duration)
+	f.recordFault("round %d: %s is led by %s, fault in %s: %s for %s",
+		n, leader.lease, leader.processName(), at.processName(), draw.fault.name, draw.duration)
 	var injecting sync.WaitGroup
 	if draw.second != nil {
-		other := f.other(f.other(target))
+		second := target{f.other(f.other(at.member)), at.lease}
+		if fleetLeader := f.leader(leaseName, 0); draw.secondInFleetLeader && fleetLeader != nil && fleetLeader != at.member {
+			second.member = fleetLeader
+		}
 		injecting.Go(func() {
 			f.wait(draw.secondAfter)
-			f.recordFault("round %d: fault in %s: %s for %s", n, other.processName(), draw.second.name, draw.secondDuration)
-			draw.second.inject(f, other, draw.secondDuration)
+			f.recordFault("round %d: fault in %s: %s for %s", n, second.processName(), draw.second.name, draw.secondDuration)
+			draw.second.inject(f, second, draw.secondDuration)
 		})
 	}
-	draw.fault.inject(f, target, draw.duration)
+	draw.fault.inject(f, at, draw.duration)
 	injecting.Wait()
 }
 
 // draw contains the random choices of a round.
 type draw struct {
 	after    time.Duration // The delay of the fault after the leader has reconciled an object.
+	lease    string
 	fault    fault
 	onLeader bool
 	duration time.Duration
 
 	second                      *fault // Usually nil.
 	secondAfter, secondDuration time.Duration
+	secondInFleetLeader         bool
 }
 
-func drawRound(r *rand.Rand, faults []fault) draw {
+func drawRound(r *rand.Rand, faults []fault, leases []string) draw {
 	between := func(lower, upper time.Duration) time.Duration {
 		return lower + time.Duration(r.Int64N(int64(upper-lower)))
 	}
 	const longest = leaseDuration + leaseDuration/2
 	d := draw{
 		after:    between(0, retryPeriod),
+		lease:    leases[0],
 		fault:    faults[r.IntN(len(faults))],
 		onLeader: r.IntN(4) > 0,
 		duration: between(retryPeriod/2, longest),
 	}
-	if d.fault.isLocal && r.IntN(3) == 0 {
+	if n := len(leases) - 1; n > 0 && r.IntN(3) > 0 {
+		d.lease = leases[1+r.IntN(n)]
+	}
+	if d.fault.isLocal && r.IntN(3) == 0 || d.fault.isMove && r.IntN(2) == 0 {
 		var local []fault
 		for _, f := range faults {
 			if f.isLocal {
@@ -106,6 +121,7 @@ func drawRound(r *rand.Rand, faults []fault) draw {
 		}
 		d.second = &local[r.IntN(len(local))]
 		d.secondAfter, d.secondDuration = between(0, longest), between(retryPeriod/2, longest)
+		d.secondInFleetLeader = len(leases) > 1 && r.IntN(2) == 0
 	}
 	return d
 }

@@ -6,17 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -39,8 +43,11 @@ type job struct {
 	Kubeconfig string
 	Server     string // The address of the proxy in front of the API server.
 	Log        string
-	Namespace  string // The namespace of the lease and of all objects.
+	Namespace  string // The namespace of the leases and of all objects.
 	Lease      string
+	Shards     int                           // Zero for a single leader.
+	Types      []schema.GroupVersionResource // The served types.
+	Traps      string                        // The directory of the traps.
 }
 
 // Timings of the leader election.
@@ -72,6 +79,7 @@ type worker struct {
 	engine *dynamiccontroller.DynamicController
 	client dynamic.Interface    // Fenced.
 	probe  kubernetes.Interface // Fenced.
+	terms  termContexts
 }
 
 func doJob(ctx context.Context, spec string) error {
@@ -97,6 +105,7 @@ func doJob(ctx context.Context, spec string) error {
 	probeCtx, stopProbes := context.WithCancel(context.WithoutCancel(ctx))
 	var probing sync.WaitGroup
 	probing.Go(func() { w.probeFence(probeCtx) })
+	probing.Go(func() { w.recordWarmShards(probeCtx, r) })
 	err = r.Run(ctx)
 	stopProbes()
 	probing.Wait()
@@ -115,7 +124,7 @@ func (w *worker) replica(config *rest.Config) (*replica.Replica, error) {
 	recorded := rest.CopyConfig(config)
 	recorded.Wrap(w.recordLeaseRequests)
 	r, err := replica.New(log.WithName("replica"), recorded, replica.Options{
-		LeaseName: w.Lease, LeaseNamespace: w.Namespace, Identity: w.Process,
+		LeaseName: w.Lease, LeaseNamespace: w.Namespace, Identity: w.Process, Shards: w.Shards,
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 	})
 	if err != nil {
@@ -133,11 +142,17 @@ func (w *worker) replica(config *rest.Config) (*replica.Replica, error) {
 	if w.engine, err = dynamiccontroller.NewForConfig(log.WithName("engine"), tuned, config); err != nil {
 		return nil, err
 	}
-	err = w.engine.StartServingGVK(context.Background(), widgets, w.handle,
-		dynamiccontroller.WithNamespaces(w.Namespace))
+	for _, gvr := range w.Types {
+		err = errors.Join(err, w.engine.StartServingGVK(context.Background(), gvr, w.handle,
+			dynamiccontroller.WithNamespaces(w.Namespace)))
+	}
+	if w.Shards > 0 {
+		err = errors.Join(err, r.Register("singleton", replica.RunFunc(w.leadFleet)))
+	}
+	// Without shards, the following runnables are those of one leader.
 	return r, errors.Join(err,
-		r.RegisterWithoutLeaderElection("watches", replica.RunFunc(w.watch)),
-		r.Register("engine", replica.RunFunc(w.lead)))
+		r.RegisterForWarmShards("watches", &watchRunnable{w.engine.Watches(), w}),
+		r.RegisterForShards("engine", replica.RunFunc(w.lead)))
 }
 
 func (w *worker) logger() logr.Logger {
@@ -146,32 +161,62 @@ func (w *worker) logger() logr.Logger {
 	}, funcr.Options{Verbosity: 1})
 }
 
-// watch runs on every replica.
-func (w *worker) watch(ctx context.Context) error {
-	w.log.Add(history.Event{Kind: history.Watches})
-	return w.engine.RunWatches(ctx)
+// watchRunnable runs on every replica, or for each shard that a replica keeps warm.
+type watchRunnable struct {
+	dynamiccontroller.WatchRunner
+	*worker
 }
 
-// lead runs on the leader.
-func (w *worker) lead(ctx context.Context) error {
+func (r *watchRunnable) Run(ctx context.Context) error {
+	r.log.Add(history.Event{Kind: history.Watches, Lease: r.leaseOf(ctx)})
+	err := r.WatchRunner.Run(ctx)
+	if index, count := replica.Shard(ctx); count > 1 {
+		left := history.Event{Kind: history.Left, Lease: r.shardLease(index)}
+		if rest := r.leftovers(index, count); rest != nil {
+			left.Error = rest.Error()
+		}
+		r.log.Add(left)
+	}
+	return err
+}
+
+// lead runs on the leader, or for each shard that a replica leads.
+func (w *worker) lead(ctx context.Context) error { return w.recordTerm(ctx, w.engine.Run) }
+
+// leadFleet runs on the leader of a fleet with shards.
+func (w *worker) leadFleet(ctx context.Context) error {
+	return w.recordTerm(ctx, func(ctx context.Context) error {
+		<-ctx.Done()
+		return nil
+	})
+}
+
+func (w *worker) recordTerm(ctx context.Context, run func(context.Context) error) error {
 	term, _ := replica.Term(ctx)
-	w.log.Add(history.Event{Kind: history.Leads, Term: term})
+	lease := w.leaseOf(ctx)
+	w.terms.add(lease, ctx)
+	w.log.Add(history.Event{Kind: history.Leads, Lease: lease, Term: term})
 	defer context.AfterFunc(ctx, func() {
 		if cause := context.Cause(ctx); errors.Is(cause, replica.ErrLeaseLost) {
-			w.log.Add(history.Event{Kind: history.Lost, Term: term, Error: cause.Error()})
+			w.log.Add(history.Event{Kind: history.Lost, Lease: lease, Term: term, Error: cause.Error()})
 		}
 	})()
-	err := w.engine.Run(ctx)
-	w.log.Add(history.Event{Kind: history.Led, Term: term})
+	err := run(ctx)
+	w.log.Add(history.Event{Kind: history.Led, Lease: lease, Term: term})
 	return err
 }
 
 // handle logs the start and the end of a reconcile.
 func (w *worker) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 	term, _ := replica.Term(ctx)
-	w.log.Add(history.Event{Kind: history.Begin, Term: term, Object: id.Name()})
+	lease := w.leaseOf(ctx)
+	w.log.Add(history.Event{Kind: history.Begin, Lease: lease, Term: term, Object: id.Name()})
+	if w.isTrap(trapHandler, lease) {
+		<-ctx.Done() // The shard moves.
+		w.stopItself()
+	}
 	n, err := w.reconcile(ctx, id, term)
-	end := history.Event{Kind: history.End, Term: term, Object: id.Name(), N: n}
+	end := history.Event{Kind: history.End, Lease: lease, Term: term, Object: id.Name(), N: n}
 	if err != nil {
 		end.Error = err.Error()
 	}
@@ -186,6 +231,9 @@ func (w *worker) reconcile(ctx context.Context, id dynamiccontroller.ObjectIdent
 		return 0, err
 	}
 	object, err := lister.ByNamespace(id.Namespace()).Get(id.Name())
+	if apierrors.IsNotFound(err) {
+		return 0, nil // The object was deleted.
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -207,8 +255,8 @@ func (w *worker) reconcile(ctx context.Context, id dynamiccontroller.ObjectIdent
 	return n, err
 }
 
-// probeFence writes continuously, on the leader and on standbys, with a context that has no term. On a standby, only
-// the fence prevents these writes.
+// probeFence writes continuously, on the leader and on standbys. It uses the contexts of current and earlier terms, and
+// one that has no term. On a standby, and after a term, only the fence prevents these writes.
 func (w *worker) probeFence(ctx context.Context) {
 	const (
 		interval       = 50 * time.Millisecond
@@ -217,8 +265,9 @@ func (w *worker) probeFence(ctx context.Context) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for n := 1; ; n++ {
-		patch := fmt.Appendf(nil, `{"data":{"n":"%d","by":%q}}`, n, w.Process)
-		requestCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+		probeCtx := w.terms.random(context.WithoutCancel(ctx))
+		patch := fmt.Appendf(nil, `{"data":{"n":"%d","by":%q,"lease":%q}}`, n, w.Process, w.leaseOf(probeCtx))
+		requestCtx, cancel := context.WithTimeout(probeCtx, requestTimeout)
 		// The result is logged by recordWrites.
 		_, _ = w.probe.CoreV1().ConfigMaps(w.Namespace).Patch(requestCtx, w.Member,
 			types.MergePatchType, patch, metav1.PatchOptions{})
@@ -231,4 +280,32 @@ func (w *worker) probeFence(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// termContexts are the contexts of the last two terms of each lease, without their cancellation.
+type termContexts struct {
+	mu       sync.Mutex // guards the fields below
+	byLease  map[string][]context.Context
+	contexts []context.Context // of all leases
+}
+
+func (t *termContexts) add(lease string, ctx context.Context) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byLease == nil {
+		t.byLease = map[string][]context.Context{}
+	}
+	last := append(t.byLease[lease], context.WithoutCancel(ctx))
+	t.byLease[lease] = last[max(0, len(last)-2):]
+	t.contexts = slices.Concat(slices.Collect(maps.Values(t.byLease))...)
+}
+
+// random returns one of the contexts, or ctx.
+func (t *termContexts) random(ctx context.Context) context.Context {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := rand.IntN(len(t.contexts) + 1); n < len(t.contexts) {
+		return t.contexts[n]
+	}
+	return ctx
 }
