@@ -30,6 +30,8 @@ type fault struct {
 	// isMove is set if the fault moves shards, apart from its effect on one replica. A local fault is often injected during
 	// such a fault.
 	isMove bool
+	// isBrief is set if the fault has its effect before d has passed.
+	isBrief bool
 	// needsHistory is set if the fault reads events that only replicas of the engine log.
 	needsHistory bool
 }

@@ -17,14 +17,15 @@ import (
 
 // shardFaults are injected into fleets with shards, in addition to the other faults.
 var shardFaults = []fault{
-	{name: "kill -9 between drain and release", inject: (*fleet).killBeforeRelease, isMove: true},
+	{name: "kill -9 between drain and release", inject: (*fleet).killBeforeRelease, isMove: true, isBrief: true},
 	{name: "stop in a handler during a move", inject: (*fleet).stopInHandler, isMove: true},
 	{name: "stop between fence and send", inject: (*fleet).stopBeforeSend, isMove: true},
-	{name: "forged plans", inject: (*fleet).forgePlans, isMove: true},
+	{name: "forged plans", inject: (*fleet).forgePlans, isMove: true, isBrief: true},
 	{name: "leases of half of the shards deleted", inject: (*fleet).deleteHalfOfLeases},
-	{name: "replica joins and leaves", inject: joinWith(shardCount), isMove: true},
-	{name: "replica with another number of shards joins and leaves", inject: joinWith(2 * shardCount), isMove: true},
-	{name: "type deleted and created during moves", inject: (*fleet).recreateType},
+	{name: "replica joins and leaves", inject: joinWith(shardCount), isMove: true, isBrief: true},
+	{name: "replica with another number of shards joins and leaves", inject: joinWith(2 * shardCount), isMove: true,
+		isBrief: true},
+	{name: "type deleted and created during moves", inject: (*fleet).recreateType, isBrief: true},
 }
 
 var errNotReached = errors.New("the trap has not been reached")

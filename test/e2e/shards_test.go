@@ -42,7 +42,11 @@ func TestH2_H3_H4_H5_H6_H9_EveryShardFault(t *testing.T) {
 		at := target{lease: shardLease(leaseName, i%shardCount)}
 		at.member = f.awaitReconciles(at.lease)
 		f.recordFault("%s: %s leads %s", fault.name, at.processName(), at.lease)
-		fault.inject(f, at, longerThanLease)
+		d := longerThanLease
+		if fault.isBrief {
+			d = time.Second
+		}
+		fault.inject(f, at, d)
 		f.awaitLeaders()
 		f.settle()
 		f.load.start()

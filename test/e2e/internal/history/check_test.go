@@ -133,7 +133,11 @@ func TestCheck_ReportsViolations(t *testing.T) {
 		"a term number that is used twice": {
 			history: good().with(Event{At: s(7), Process: "b", Kind: Led, Term: 1},
 				Event{At: s(8), Process: "b", Kind: Leads, Term: 1}).with(renew("b", 8)...),
-			want: "b: term 1 is not the next term",
+			want: "b: term 1 follows term 1",
+		},
+		"no violation for a term number that is skipped": {
+			history: good().with(Event{At: s(7), Process: "b", Kind: Led, Term: 1},
+				Event{At: s(8), Process: "b", Kind: Leads, Term: 3}).with(renew("b", 8)...),
 		},
 		"a handler call on a standby": {
 			history: good().with(Event{At: s(2), Process: "b", Kind: Begin, Object: "x"},
