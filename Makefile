@@ -265,7 +265,7 @@ ROUNDS := 100
 SEED := 0
 
 .PHONY: test-e2e-rounds
-test-e2e-rounds: controlplane ## run ROUNDS rounds of random faults and changes; SEED repeats an earlier run (100 rounds take about twenty minutes)
+test-e2e-rounds: controlplane ## run ROUNDS rounds of random faults and changes; SEED repeats an earlier run (100 rounds take about 35 minutes)
 	$(PRINT_RACE)
 	go test $(RACE) -count=1 -v -timeout 3h -run Rounds ./test/e2e -rounds $(ROUNDS) -seed $(SEED)
 

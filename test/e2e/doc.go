@@ -1,11 +1,17 @@
 // Package e2e tests several replicas, which run as separate processes. It injects faults into the replicas and their
 // API server. There are two kinds of replicas.
 //
-// Replicas of the engine verify promises L1 to L3 of package replica. Package history checks the recorded events.
-// Each of them is a separate process of the test binary. The engine's watches run on every replica, and its workers run
-// only on the leader. All replicas append events to one log: handler calls, writes before and after the fence, and
-// requests for the lease. The test changes objects continuously. It adds these changes, the injected faults and the
-// events from its own watches to the log.
+// Replicas of the engine verify the promises of package replica: L1 to L3 with one leader, and H2 to H6 and H9 with
+// shards. Package history checks the recorded events. Each of them is a separate process of the test binary. All
+// replicas append events to one log: handler calls, writes before and after the fence, and requests for leases. The
+// test changes objects continuously. It adds these changes, the injected faults and the events from its own watches to
+// the log.
+//
+// With one leader, three replicas serve one type. The engine's watches run on every replica, and its workers run only
+// on the leader. With shards, three to five replicas serve twelve types in eight shards, and faults are injected into
+// the leader of a shard, the leader of the fleet, or a replica that keeps a shard warm. Some faults need a moment that
+// the test cannot observe in time, such as the one between the last handler call of a shard and its release. A replica
+// then stops or kills itself when it reaches a trap that the test has set.
 //
 // Replicas of the platform serve a Blueprint with collections, references to existing objects and status fields, and
 // the webhook for Blueprints. The test changes the lists, the existing objects and the children continuously, applies
@@ -13,7 +19,7 @@
 //
 // Each replica connects to the API server through its own proxy, which the test can stall or reset.
 //
-// The following command runs a hundred rounds of random faults with each kind of replica:
+// The following command runs a hundred rounds of random faults with one leader, with shards and with the platform:
 //
 //	go test ./test/e2e -run Rounds -rounds 100 -seed 7
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -46,6 +47,9 @@ func (f *fleet) observe() {
 }
 
 func (f *fleet) recordLease(_, now *unstructured.Unstructured) {
+	if now.GetName() == leaseName+"-plan" {
+		f.recordPlan(now)
+	}
 	if !slices.Contains(f.leases(), now.GetName()) {
 		return
 	}
@@ -53,6 +57,23 @@ func (f *fleet) recordLease(_, now *unstructured.Unstructured) {
 	f.log.Add(history.Event{
 		Kind: history.Held, Lease: now.GetName(), Version: now.GetResourceVersion(), Holder: identityIn(holder),
 	})
+}
+
+// recordPlan logs the copies of each shard in the plan.
+func (f *fleet) recordPlan(lease *unstructured.Unstructured) {
+	p, err := f.decodePlan(lease.GetAnnotations()[planAnnotation])
+	if err != nil {
+		return // As for the replicas, an invalid plan has no effect.
+	}
+	for i, row := range p.Shards {
+		var copies []string
+		for _, m := range row[:min(2, len(row))] { // The leader and the standby.
+			if m != none {
+				copies = append(copies, p.Members[m])
+			}
+		}
+		f.log.Add(history.Event{Kind: history.Planned, Lease: shardLease(leaseName, i), Holder: strings.Join(copies, " ")})
+	}
 }
 
 // recordObject logs writes by replicas. Only the replicas change the status. The test changes only the spec.

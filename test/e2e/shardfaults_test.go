@@ -226,20 +226,28 @@ func (f *fleet) move(from *member, leases ...string) error {
 	})
 }
 
+func (f *fleet) decodePlan(text string) (*encodedPlan, error) {
+	p := &encodedPlan{}
+	if err := json.Unmarshal([]byte(text), p); err != nil {
+		return nil, err
+	}
+	if len(p.Shards) != f.shards {
+		return nil, fmt.Errorf("the plan has %d shards", len(p.Shards))
+	}
+	return p, nil
+}
+
 func (f *fleet) editPlan(edit func(*encodedPlan)) error {
 	leases := f.clients.CoordinationV1().Leases(f.namespace)
 	lease, err := leases.Get(f.Context(), leaseName+"-plan", metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	var p encodedPlan
-	if err := json.Unmarshal([]byte(lease.Annotations[planAnnotation]), &p); err != nil {
+	p, err := f.decodePlan(lease.Annotations[planAnnotation])
+	if err != nil {
 		return err
 	}
-	if len(p.Shards) != f.shards {
-		return fmt.Errorf("the plan has %d shards", len(p.Shards))
-	}
-	edit(&p)
+	edit(p)
 	text, err := json.Marshal(p)
 	if err != nil || string(text) == lease.Annotations[planAnnotation] {
 		return err

@@ -243,10 +243,11 @@ func (w *worker) reconcile(ctx context.Context, id dynamiccontroller.ObjectIdent
 	if done == n {
 		return n, nil
 	}
-	const longest = 20 * time.Millisecond
+	const longest = 40 * time.Millisecond
 	select { // Simulate work, so that faults interrupt running handlers.
 	case <-time.After(rand.N(longest)):
 	case <-ctx.Done():
+		<-time.After(rand.N(longest)) // The call must be awaited.
 		return n, context.Cause(ctx)
 	}
 	patch := fmt.Appendf(nil, `{"status":{"n":%d,"by":%q,"term":%d}}`, n, w.Process, term)

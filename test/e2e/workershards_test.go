@@ -74,8 +74,7 @@ func (w *worker) leftovers(index, count int) (err error) {
 
 func leftoversOf(gvr schema.GroupVersionResource, s dynamiccontroller.TypeStatus) error {
 	queued := s.Live + s.Background + s.Delayed
-	// Caches are dropped if the replica watches other shards. Otherwise, they are kept for the next run.
-	if s.State == dynamiccontroller.TypeStopped && queued == 0 && s.Running == 0 && (s.Objects == 0 || !s.OtherShard) {
+	if s.State == dynamiccontroller.TypeStopped && s.Objects == 0 && queued == 0 && s.Running == 0 {
 		return nil
 	}
 	return fmt.Errorf("%s is %s with %d objects, %d of them queued and %d being reconciled",

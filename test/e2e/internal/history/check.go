@@ -46,6 +46,7 @@ type Report struct {
 	Tolerated   int // Handler calls while another replica led, within Rules.AfterTake of a lease change.
 	Resumed     int // Handler calls while another replica led, within Rules.Slack of a resumption.
 	Suspended   int // Handler calls during a call for the same object in a process that was stopped.
+	Overlapping int // Handler calls during a call for the same object in another process, of those in Tolerated and Resumed.
 	// Late contains the number of writes that took effect when their writer no longer held the lease, by reason.
 	Late map[string]int
 	// Handovers are the durations between a leader's last write and the next leader's first handler call.
@@ -66,9 +67,10 @@ func (r Report) String() string {
 		explained = " (" + strings.Join(reasons, ", ") + ")"
 	}
 	return fmt.Sprintf("%d terms, %d handler calls, %d writes, %d rejected, %d interrupted, %d late%s, "+
-		"%d tolerated after a lease change, %d after a resumption, %d during a suspended call; handovers: %s; unled: %s",
-		r.Terms, r.Handlers, r.Writes, r.Rejected, r.Interrupted, late, explained, r.Tolerated, r.Resumed, r.Suspended,
-		summary(r.Handovers), summary(r.Unled))
+		"%d tolerated after a lease change, %d after a resumption (%d of them overlap), %d during a suspended call; "+
+		"handovers: %s; unled: %s",
+		r.Terms, r.Handlers, r.Writes, r.Rejected, r.Interrupted, late, explained, r.Tolerated, r.Resumed, r.Overlapping,
+		r.Suspended, summary(r.Handovers), summary(r.Unled))
 }
 
 // summary returns the number, the median and the maximum of durations.
@@ -92,6 +94,7 @@ func (r *Report) add(other Report) {
 	r.Tolerated += other.Tolerated
 	r.Resumed += other.Resumed
 	r.Suspended += other.Suspended
+	r.Overlapping += other.Overlapping
 	for reason, n := range other.Late {
 		r.late(reason, n)
 	}

@@ -282,7 +282,7 @@ func TestCheck_CountsEvents(t *testing.T) {
 		Event{At: s(7.1), Process: "b", Kind: Wrote, ID: -2, Error: "cut short"},
 	).check()
 	want := "2 terms, 2 handler calls, 3 writes, 1 rejected, 1 interrupted, 1 late (1 stopped before sending), " +
-		"0 tolerated after a lease change, 0 after a resumption, 0 during a suspended call; " +
+		"0 tolerated after a lease change, 0 after a resumption (0 of them overlap), 0 during a suspended call; " +
 		"handovers: 1, median 3.949s, at most 3.949s; unled: none"
 	if got.String() != want || len(got.Violations) > 0 {
 		t.Errorf("got  %s %q\nwant %s", got, got.Violations, want)

@@ -7,5 +7,5 @@
 //
 // [Check] makes no assumptions about the implementation of replicas. Each process logs its requests for the lease when
 // it sends them and when they are confirmed. From these events, Check derives the latest time at which each replica
-// could have been leading.
+// could have been leading. With shards, each shard has a lease, and Check checks each lease by itself.
 package history

@@ -71,5 +71,6 @@ const (
 	Up      Kind = "up"      // The API server is available again.
 	Fault   Kind = "fault"   // The test injects a fault. Error describes the fault for readers of the log.
 	Held    Kind = "held"    // At Version, Holder held the lease.
+	Planned Kind = "planned" // The plan names the replicas in Holder, separated by spaces, as leader and standby.
 	Arrived Kind = "arrived" // A write by the process has resulted in Version of Object.
 )

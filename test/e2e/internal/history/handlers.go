@@ -78,7 +78,8 @@ func (c *checker) checkConcurrentCalls() {
 				case process == e.Process: // See checkHandlers.
 				case c.isStopped(process, e.At):
 					c.report.Suspended++
-				case c.justResumed(e), c.taken(e.At): // Counted by checkOtherLeaders.
+				case c.justResumed(e), c.taken(e.At):
+					c.report.Overlapping++
 				default:
 					c.violation(e, "handler for %s called during the call in %s that started at %s", e.Object, process, at(begun.At))
 				}

@@ -167,6 +167,7 @@ func TestCheck_LimitsTheTimeWithoutALeader(t *testing.T) {
 		return h
 	}
 	killed := history{{At: s(6), Process: "a", Kind: Killed}, {At: s(8), Process: "b", Kind: Killed}}
+	copied := history{{At: s(2), Process: "test", Kind: Planned, Holder: "a_1 b_1"}, {At: s(2), Process: "b", Kind: Warm}}
 	for name, c := range map[string]struct {
 		history history
 		want    string
@@ -200,8 +201,34 @@ func TestCheck_LimitsTheTimeWithoutALeader(t *testing.T) {
 				Event{At: s(5.5), Process: "b", Kind: Resumed}, Event{At: s(9.5), Process: "b", Kind: Stalled},
 				Event{At: s(9.6), Process: "b", Kind: Healed}),
 		},
+		"a warm copy that does not campaign": {
+			history: unled.with(copied...),
+			want:    "b: shard: term 1 started after b had kept the shard warm for 6s without a leader, at most 2s are allowed",
+		},
+		"no violation if the plan named the copy too late": {
+			history: unled.with(copied...).without(Planned, 2).
+				with(Event{At: s(4.5), Process: "test", Kind: Planned, Holder: "b_1"}),
+		},
+		"no violation if the plan named the copy only at first": {
+			history: unled.with(copied...).with(Event{At: s(6), Process: "test", Kind: Planned, Holder: "c_1 d_1"}),
+		},
+		"no violation if the copy was warm too late": {
+			history: unled.with(copied...).without(Warm, 2).with(Event{At: s(4.5), Process: "b", Kind: Warm}),
+		},
+		"no violation if the copy was cold in the meantime": {
+			history: unled.with(copied...).with(Event{At: s(5), Process: "b", Kind: Cold},
+				Event{At: s(5.1), Process: "b", Kind: Warm}),
+		},
+		"no violation if the copy was stopped": {
+			history: unled.with(copied...).with(Event{At: s(5), Process: "b", Kind: Stopped},
+				Event{At: s(5.1), Process: "b", Kind: Resumed}),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			rules := rules
+			if slices.ContainsFunc(c.history, func(e Event) bool { return e.Kind == Planned }) {
+				rules.Assigned = time.Minute
+			}
 			h := c.history.of("shard")
 			for i, e := range c.history {
 				if e.Kind == Forced {

@@ -1,6 +1,10 @@
 package history
 
-import "time"
+import (
+	"slices"
+	"strings"
+	"time"
+)
 
 // disturbances are the faults that affect whole processes.
 type disturbances struct {
@@ -70,8 +74,9 @@ func (d disturbances) undisturbed(process string, period span) (longest time.Dur
 	return longest
 }
 
-// checkUnled checks how long the lease had no leader. The time counts while a candidate can read the lease, or while a
-// replica works without a disturbance. It begins again if the test changes the lease by force.
+// checkUnled checks how long the lease had no leader. The time counts while a candidate can read the lease, while the
+// plan names a replica that keeps the shard warm, and while any replica works without a disturbance. It begins again if
+// the test changes the lease by force.
 func (c *checker) checkUnled() {
 	if c.rules.Takeover == 0 || len(c.terms) == 0 {
 		return
@@ -82,11 +87,7 @@ func (c *checker) checkUnled() {
 		if t.until > before.until {
 			before = t
 		}
-		for _, e := range c.forced {
-			if e.At < gap.to {
-				gap.from = max(gap.from, e.At.Add(c.respected(e.Lease)))
-			}
-		}
+		gap = c.afterForce(gap)
 		if gap.from >= gap.to {
 			continue
 		}
@@ -98,6 +99,10 @@ func (c *checker) checkUnled() {
 			c.violation(Event{At: gap.to, Process: t.process},
 				"term %d started after a candidate had waited for %s, at most %s are allowed", t.number, waited, c.rules.Takeover)
 		}
+		if copied := c.warmCopy(gap); copied != "" && gap.to.Sub(gap.from) > c.rules.Takeover {
+			c.violation(Event{At: gap.to, Process: t.process}, "term %d started after %s had kept the shard warm for %s without a "+
+				"leader, at most %s are allowed", t.number, copied, gap.to.Sub(gap.from), c.rules.Takeover)
+		}
 		for process := range c.started {
 			if idle := c.undisturbed(process, gap); idle > c.rules.Assigned {
 				c.violation(Event{At: gap.to, Process: t.process}, "term %d started after %s had worked for %s without a leader, "+
@@ -105,6 +110,55 @@ func (c *checker) checkUnled() {
 			}
 		}
 	}
+}
+
+// afterForce returns the part of a period after which changes of the lease by force have no effect any more.
+func (c *checker) afterForce(period span) span {
+	for _, e := range c.forced {
+		if e.At < period.to {
+			period.from = max(period.from, e.At.Add(c.respected(e.Lease)))
+		}
+	}
+	return period
+}
+
+// warmCopy returns a process that the plan names for the shard, and that keeps the shard warm, throughout the period
+// and for some time before it. Nothing disturbs the process, and the test has not just changed a lease by force. Such a
+// process campaigns. warmCopy returns an empty string if there is none.
+func (c *checker) warmCopy(period span) string {
+	period.from = period.from.Add(-c.rules.ReadInterval)
+	since := period.from
+	for _, e := range c.forced {
+		if e.At < period.to && e.At.Add(2*c.respected(e.Lease)) > since {
+			return ""
+		}
+	}
+	identity, warm := map[string]string{}, map[string]bool{}
+	plans := []string{""} // In effect during the period.
+	for _, e := range c.events {
+		switch {
+		case e.At > period.to:
+		case e.Kind == Started:
+			identity[e.Process] = e.Holder
+		case e.Kind == Planned && e.At <= since:
+			plans = []string{e.Holder}
+		case e.Kind == Planned:
+			plans = append(plans, e.Holder)
+		case e.Kind == Warm && e.At <= since:
+			warm[e.Process] = true
+		case e.Kind == Cold:
+			delete(warm, e.Process)
+		}
+	}
+	for process := range warm {
+		isOmitted := slices.ContainsFunc(plans, func(plan string) bool {
+			return !slices.Contains(strings.Fields(plan), identity[process])
+		})
+		if !isOmitted && c.undisturbed(process, period) == period.to.Sub(period.from) {
+			return process
+		}
+	}
+	return ""
 }
 
 // abandoned returns the time from which another replica must take over from a term. If the runnables have returned, the
