@@ -27,8 +27,8 @@ type fault struct {
 	// isLocal is set if the fault affects only the replica into which it is injected. Such a fault can be injected during
 	// another fault.
 	isLocal bool
-	// isMove is set if the fault moves shards, apart from its effect on one replica. A local fault is often injected during
-	// such a fault.
+	// isMove is set if the fault moves shards, apart from its effect on one replica. A local fault is often injected
+	// during such a fault.
 	isMove bool
 	// isBrief is set if the fault has its effect before d has passed.
 	isBrief bool

@@ -27,8 +27,8 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // attempts counts request attempts. Each attempt, including each retry, has a new number.
 var attempts atomic.Int64
 
-// recordLeaseRequests logs when a lease is read, when a write to a lease starts, and when it is confirmed. It ignores the
-// leases of members and of the plan.
+// recordLeaseRequests logs when a lease is read, when a write to a lease starts, and when it is confirmed. It ignores
+// the leases of members and of the plan.
 func (w *worker) recordLeaseRequests(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		switch {

@@ -18,6 +18,7 @@ import (
 // shardFaults are injected into fleets with shards, in addition to the other faults.
 var shardFaults = []fault{
 	{name: "kill -9 between drain and release", inject: (*fleet).killBeforeRelease, isMove: true, isBrief: true},
+	{name: "handler returns slowly during a move", inject: (*fleet).slowHandler, isMove: true, isBrief: true},
 	{name: "stop in a handler during a move", inject: (*fleet).stopInHandler, isMove: true},
 	{name: "stop between fence and send", inject: (*fleet).stopBeforeSend, isMove: true},
 	{name: "forged plans", inject: (*fleet).forgePlans, isMove: true, isBrief: true},
@@ -73,25 +74,37 @@ func (f *fleet) leaderOfShards(m *member) *member {
 func (f *fleet) killBeforeRelease(at target, d time.Duration) {
 	m := f.leaderOfShards(at.member)
 	f.setTrap(m, trapRelease)
+	leases, n := f.engineLeases(), 0
 	f.eventually(m.processName()+" is killed before it releases a shard", func() error {
 		if m.process.hasExited() {
 			return nil
 		}
-		return errors.Join(errNotReached, f.move(m, f.engineLeases()...))
+		n++
+		return errors.Join(errNotReached, f.move(m, leases[n%len(leases)])) // The others are led until the kill.
 	})
 	f.wait(d)
 	f.start(m)
 }
 
+// slowHandler moves a shard during a handler call that returns slowly.
+func (f *fleet) slowHandler(at target, d time.Duration) {
+	m := f.leaderOfShards(at.member)
+	call := f.awaitHandler(m, trapSlowHandler)
+	f.eventually("the term of "+call.Lease+" ends", func() error {
+		for _, e := range f.events() {
+			if e.Kind == history.Led && e.Process == call.Process && e.Lease == call.Lease && e.At >= call.At {
+				return nil
+			}
+		}
+		return errors.Join(errNotReached, f.move(m, call.Lease))
+	})
+	f.wait(d)
+}
+
 // stopInHandler stops a leader in a handler call of a shard that moves.
 func (f *fleet) stopInHandler(at target, d time.Duration) {
 	m := f.leaderOfShards(at.member)
-	reached := f.setTrap(m, trapHandler)
-	var call history.Event
-	f.eventually(m.processName()+" calls a handler", func() (err error) {
-		call, err = reached()
-		return err
-	})
+	call := f.awaitHandler(m, trapHandler)
 	f.eventually(m.processName()+" is stopped in a handler of "+call.Lease, func() error {
 		if f.hasStopped(m, call.At) {
 			return nil
@@ -100,6 +113,17 @@ func (f *fleet) stopInHandler(at target, d time.Duration) {
 	})
 	f.wait(d)
 	f.resume(m)
+}
+
+// awaitHandler waits until a handler call in a member has reached a trap. The call waits until its shard moves.
+func (f *fleet) awaitHandler(m *member, t trap) (call history.Event) {
+	f.Helper()
+	reached := f.setTrap(m, t)
+	f.eventually(m.processName()+" calls a handler", func() (err error) {
+		call, err = reached()
+		return err
+	})
+	return call
 }
 
 // stopBeforeSend stops a leader after the fence has allowed a write, before the write is sent.

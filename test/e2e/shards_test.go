@@ -20,9 +20,9 @@ const (
 	typeCount  = 12
 )
 
-// Each round injects one or two random faults into the leaders of shards, the leader of the fleet, or replicas that keep
-// a shard warm, mostly into leaders. The round ends when all changes have been reconciled. Fleets of 3, 4 and 5 replicas
-// take turns.
+// Each round injects one or two random faults into the leaders of shards, the leader of the fleet, or replicas that
+// keep a shard warm, mostly into leaders. The round ends when all changes have been reconciled. Fleets of 3, 4 and 5
+// replicas take turns.
 func TestH2_H3_H4_H5_H6_H9_Rounds(t *testing.T) {
 	inRounds(t, func(t *testing.T, rounds []round) {
 		const fewest, sizes = 3, 3

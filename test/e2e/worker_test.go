@@ -80,6 +80,7 @@ type worker struct {
 	client dynamic.Interface    // Fenced.
 	probe  kubernetes.Interface // Fenced.
 	terms  termContexts
+	status func() replica.Status
 }
 
 func doJob(ctx context.Context, spec string) error {
@@ -105,7 +106,7 @@ func doJob(ctx context.Context, spec string) error {
 	probeCtx, stopProbes := context.WithCancel(context.WithoutCancel(ctx))
 	var probing sync.WaitGroup
 	probing.Go(func() { w.probeFence(probeCtx) })
-	probing.Go(func() { w.recordWarmShards(probeCtx, r) })
+	probing.Go(func() { w.recordWarmShards(probeCtx) })
 	err = r.Run(ctx)
 	stopProbes()
 	probing.Wait()
@@ -130,6 +131,7 @@ func (w *worker) replica(config *rest.Config) (*replica.Replica, error) {
 	if err != nil {
 		return nil, err
 	}
+	w.status = r.Status
 	fenced := w.recordWrites(r.FencedConfig())
 	if w.client, err = dynamic.NewForConfig(fenced); err != nil {
 		return nil, err
@@ -194,7 +196,7 @@ func (w *worker) leadFleet(ctx context.Context) error {
 func (w *worker) recordTerm(ctx context.Context, run func(context.Context) error) error {
 	term, _ := replica.Term(ctx)
 	lease := w.leaseOf(ctx)
-	w.terms.add(lease, ctx)
+	w.terms.add(ctx, lease)
 	w.log.Add(history.Event{Kind: history.Leads, Lease: lease, Term: term})
 	defer context.AfterFunc(ctx, func() {
 		if cause := context.Cause(ctx); errors.Is(cause, replica.ErrLeaseLost) {
@@ -214,6 +216,10 @@ func (w *worker) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifi
 	if w.isTrap(trapHandler, lease) {
 		<-ctx.Done() // The shard moves.
 		w.stopItself()
+	}
+	if w.isTrap(trapSlowHandler, lease) {
+		<-ctx.Done()
+		w.linger(ctx)
 	}
 	n, err := w.reconcile(ctx, id, term)
 	end := history.Event{Kind: history.End, Lease: lease, Term: term, Object: id.Name(), N: n}
@@ -290,7 +296,7 @@ type termContexts struct {
 	contexts []context.Context // of all leases
 }
 
-func (t *termContexts) add(lease string, ctx context.Context) {
+func (t *termContexts) add(ctx context.Context, lease string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byLease == nil {

@@ -35,13 +35,13 @@ func (w *worker) leaseOf(ctx context.Context) string {
 }
 
 // recordWarmShards logs which shards the replica keeps warm, until ctx is cancelled.
-func (w *worker) recordWarmShards(ctx context.Context, r *replica.Replica) {
+func (w *worker) recordWarmShards(ctx context.Context) {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	warm := map[int]bool{}
 	for ctx.Err() == nil {
-		for index, shard := range r.Status().Shards {
+		for index, shard := range w.status().Shards {
 			if shard.Warm == warm[index] {
 				continue
 			}
@@ -86,9 +86,10 @@ func leftoversOf(gvr schema.GroupVersionResource, s dynamiccontroller.TypeStatus
 type trap string
 
 const (
-	trapHandler trap = "handler" // A handler call waits until its shard moves, and then stops the process.
-	trapSend    trap = "send"    // A write that has passed the fence stops the process before it is sent.
-	trapRelease trap = "release" // A shard is about to be released after its calls have returned. It kills the process.
+	trapHandler     trap = "handler"      // A handler call waits until its shard moves, and then stops the process.
+	trapSlowHandler trap = "slow handler" // A handler call waits until its shard moves, and then returns slowly.
+	trapSend        trap = "send"         // A write that has passed the fence stops the process before it is sent.
+	trapRelease     trap = "release"      // The process kills itself when it is about to release a shard.
 )
 
 func trapFile(dir, process string, t trap) string {
@@ -108,6 +109,21 @@ func (w *worker) isTrap(t trap, lease string) bool {
 func (w *worker) stopItself() {
 	w.log.Add(history.Event{Kind: history.Stopped})
 	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+}
+
+// linger delays the return of a handler call whose context is cancelled, while the replica leads the shard. The shard
+// must not be released in the meantime.
+func (w *worker) linger(ctx context.Context) {
+	const (
+		interval = 10 * time.Millisecond
+		longest  = 500 * time.Millisecond
+	)
+	index, _ := replica.Shard(ctx)
+	for end := time.Now().Add(longest); time.Now().Before(end); <-time.After(interval) {
+		if all := w.status().Shards; index >= len(all) || !all[index].Leading {
+			return
+		}
+	}
 }
 
 // killItself does not return.

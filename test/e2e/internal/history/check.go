@@ -46,7 +46,7 @@ type Report struct {
 	Tolerated   int // Handler calls while another replica led, within Rules.AfterTake of a lease change.
 	Resumed     int // Handler calls while another replica led, within Rules.Slack of a resumption.
 	Suspended   int // Handler calls during a call for the same object in a process that was stopped.
-	Overlapping int // Handler calls during a call for the same object in another process, of those in Tolerated and Resumed.
+	Overlapping int // Those of Tolerated and Resumed that began during a call for the same object in another process.
 	// Late contains the number of writes that took effect when their writer no longer held the lease, by reason.
 	Late map[string]int
 	// Handovers are the durations between a leader's last write and the next leader's first handler call.
@@ -188,7 +188,8 @@ func (c *checker) violation(e Event, format string, args ...any) {
 	if c.name != "" {
 		where += ": " + c.name
 	}
-	c.report.Violations = append(c.report.Violations, fmt.Sprintf("%s: %s: ", at(e.At), where)+fmt.Sprintf(format, args...))
+	c.report.Violations = append(c.report.Violations,
+		fmt.Sprintf("%s: %s: ", at(e.At), where)+fmt.Sprintf(format, args...))
 }
 
 // at formats a time in seconds.

@@ -96,6 +96,8 @@ func (r *Reader) sort(known int) {
 	}
 	byTime := func(a, b Event) int { return cmp.Compare(a.At, b.At) }
 	first := slices.MinFunc(added, byTime)
-	from, _ := slices.BinarySearchFunc(r.events[:known], first.At+1, func(e Event, at Time) int { return cmp.Compare(e.At, at) })
+	from, _ := slices.BinarySearchFunc(r.events[:known], first.At+1, func(e Event, at Time) int {
+		return cmp.Compare(e.At, at)
+	})
 	slices.SortStableFunc(r.events[from:], byTime)
 }

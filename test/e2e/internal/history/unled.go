@@ -97,11 +97,13 @@ func (c *checker) checkUnled() {
 		}
 		if waited > c.rules.Takeover {
 			c.violation(Event{At: gap.to, Process: t.process},
-				"term %d started after a candidate had waited for %s, at most %s are allowed", t.number, waited, c.rules.Takeover)
+				"term %d started after a candidate had waited for %s, at most %s are allowed",
+				t.number, waited, c.rules.Takeover)
 		}
 		if copied := c.warmCopy(gap); copied != "" && gap.to.Sub(gap.from) > c.rules.Takeover {
-			c.violation(Event{At: gap.to, Process: t.process}, "term %d started after %s had kept the shard warm for %s without a "+
-				"leader, at most %s are allowed", t.number, copied, gap.to.Sub(gap.from), c.rules.Takeover)
+			c.violation(Event{At: gap.to, Process: t.process},
+				"term %d started after %s had kept the shard warm for %s without a leader, at most %s are allowed",
+				t.number, copied, gap.to.Sub(gap.from), c.rules.Takeover)
 		}
 		for process := range c.started {
 			if idle := c.undisturbed(process, gap); idle > c.rules.Assigned {

@@ -97,9 +97,8 @@ func (c *checker) checkLeases() {
 // write without a reason is a violation. Writes are late if their resourceVersion is higher than that of the lease. The
 // test can miss versions of the lease while it is disconnected, so the renewals that replicas report count as well.
 func (c *checker) explainLateWrites() {
-	identity := map[string]string{}
+	identity, handled, confirmed := map[string]string{}, map[string]bool{}, map[attempt]bool{}
 	holders := map[int64]string{}
-	handled := map[string]bool{}
 	for _, e := range c.events {
 		switch e.Kind {
 		case Started:
@@ -108,11 +107,7 @@ func (c *checker) explainLateWrites() {
 			holders[number(e.Version)] = e.Holder
 		case Begin:
 			handled[e.Object] = true
-		}
-	}
-	confirmed := map[attempt]bool{}
-	for _, e := range c.events {
-		if e.Kind == Renewed {
+		case Renewed:
 			confirmed[attempt{e.Process, e.ID}] = true
 		}
 	}
@@ -129,27 +124,34 @@ func (c *checker) explainLateWrites() {
 			}
 		case Release, Forced:
 			renewer = ""
-		}
-		if e.Kind != Arrived || e.Process == renewer {
-			continue
-		}
-		arrived, newest, holder := number(e.Version), int64(-1), ""
-		for version, h := range holders {
-			if version < arrived && version > newest {
-				newest, holder = version, h
+		case Arrived:
+			holder, known := holderBefore(holders, number(e.Version))
+			if e.Process != renewer && known && holder != identity[e.Process] {
+				c.countLateWrite(sent[key], e, holder, handled[e.Object])
 			}
 		}
-		if newest < 0 || holder == identity[e.Process] {
-			continue
-		}
-		reason := c.reasonForLateWrite(sent[key], e, handled[e.Object])
-		if reason == "" {
-			c.violation(e, "write %d of %s, sent at %s, took effect when %q held the lease",
-				sent[key].ID, e.Object, at(sent[key].At), holder)
-			continue
-		}
-		c.report.late(reason, 1)
 	}
+}
+
+// holderBefore returns the holder of the lease when an object got a version.
+func holderBefore(holders map[int64]string, version int64) (holder string, known bool) {
+	newest := int64(-1)
+	for v, h := range holders {
+		if v < version && v > newest {
+			newest, holder = v, h
+		}
+	}
+	return holder, newest >= 0
+}
+
+func (c *checker) countLateWrite(sent, arrived Event, holder string, handled bool) {
+	reason := c.reasonForLateWrite(sent, arrived, handled)
+	if reason == "" {
+		c.violation(arrived, "write %d of %s, sent at %s, took effect when %q held the lease",
+			sent.ID, arrived.Object, at(sent.At), holder)
+		return
+	}
+	c.report.late(reason, 1)
 }
 
 // reasonForLateWrite returns why a write took effect late, or an empty string. The terms of a replica end only after
