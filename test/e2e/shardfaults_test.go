@@ -74,13 +74,21 @@ func (f *fleet) leaderOfShards(m *member) *member {
 func (f *fleet) killBeforeRelease(at target, d time.Duration) {
 	m := f.leaderOfShards(at.member)
 	f.setTrap(m, trapRelease)
-	leases, n := f.engineLeases(), 0
+	var moving string // One at a time, because the plan must not have moved the others when their leader is killed.
 	f.eventually(m.processName()+" is killed before it releases a shard", func() error {
 		if m.process.hasExited() {
 			return nil
 		}
-		n++
-		return errors.Join(errNotReached, f.move(m, leases[n%len(leases)])) // The others are led until the kill.
+		leaders := f.leaders(0)
+		if leader := leaders[moving]; moving == "" || leader != nil && leader != m {
+			moving = ""
+			for _, lease := range f.engineLeases() {
+				if leaders[lease] == m {
+					moving = lease
+				}
+			}
+		}
+		return errors.Join(errNotReached, f.move(m, moving))
 	})
 	f.wait(d)
 	f.start(m)
