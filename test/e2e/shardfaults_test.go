@@ -17,8 +17,8 @@ import (
 
 // shardFaults are injected into fleets with shards, in addition to the other faults.
 var shardFaults = []fault{
-	{name: "kill -9 between drain and release", inject: (*fleet).killBeforeRelease, isMove: true, isBrief: true},
 	{name: "handler returns slowly during a move", inject: (*fleet).slowHandler, isMove: true, isBrief: true},
+	{name: "kill -9 between drain and release", inject: (*fleet).killBeforeRelease, isMove: true, isBrief: true},
 	{name: "stop in a handler during a move", inject: (*fleet).stopInHandler, isMove: true},
 	{name: "stop between fence and send", inject: (*fleet).stopBeforeSend, isMove: true},
 	{name: "forged plans", inject: (*fleet).forgePlans, isMove: true, isBrief: true},
