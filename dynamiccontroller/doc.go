@@ -168,12 +168,15 @@
 //   - L5: While RunWatches is running, a promotion sends no list request and opens no watch. Every object in the
 //     cache is reconciled once, and new events take precedence.
 //
-// Shards (H2 to H4 and H6 to H8 are promises of package replica):
+// Shards (H2 to H4, H6 and H7 are promises of package replica):
 //
 //   - H1: A type, and with it each of its objects, belongs to one shard. The shard depends on the type's group and
 //     resource and on the number of shards only. Current runs have the same number of shards and serve different ones.
 //   - H5: Each run reconciles each object of its shard once, and D1 holds from then on. L5 holds for a shard that
 //     RunWatches keeps warm.
+//   - H8: [WithBucketLabel] changes which objects a watch receives, but not which type they reconcile. An event
+//     reconciles objects of the type that declares the watch, whatever the label of the object contains. Objects without
+//     the label are watched for each shard.
 //   - H9: Only types of shards that are led or kept warm are watched. A watch that several types share runs as long as
 //     one of them is active. When the last run or call to RunWatches for a shard has returned, the goroutines of its
 //     watches have ended, and its caches, failures, delays and parked objects are gone. Its types remain registered and

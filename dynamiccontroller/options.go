@@ -48,14 +48,45 @@ func (c CommonOption) applyTo(o *watchOptions) {
 	}
 }
 
-// OwnsOption is an option for [Owns]. [EveryOwner] and every [CommonOption] are OwnsOptions.
+// OwnsOption is an option for [Owns]. [EveryOwner], [WithBucketLabel] and every [CommonOption] are OwnsOptions.
 type OwnsOption interface{ applyToOwns(o *secondaryOptions) }
 
-// WatchesOption is an option for [Watches]. Every [CommonOption] is a WatchesOption.
+// WatchesOption is an option for [Watches]. [WithBucketLabel] and every [CommonOption] are WatchesOptions.
 type WatchesOption interface{ applyToWatches(o *secondaryOptions) }
+
+// SecondaryOption is an option for [Owns] and [Watches]. [WithBucketLabel] is one.
+type SecondaryOption interface {
+	OwnsOption
+	WatchesOption
+}
 
 // EveryOwner makes [Owns] reconcile all owners of an object instead of only its controller.
 func EveryOwner() OwnsOption { return everyOwner{} }
+
+// WithBucketLabel narrows the watch of a type in a shard to objects that belong to types of the shard, and to objects
+// without the label. The value of the label on an object is the bucket of the type that the object belongs to; see
+// [BucketOf]. Types of the same shard share the watch. Without shards, or if the number of shards is not a power of two,
+// the option has no effect.
+//
+// Objects without the label are watched for each shard, so that they can be labelled at any time. Use WithLabelSelector
+// to exclude objects that belong to no type. An object with the bucket of another type is treated as deleted. The label
+// must therefore be put back if it has been changed; package handlers/children does so. The label does not decide which
+// objects are reconciled: these are determined as without the option, and always belong to the type.
+//
+// An object that belongs to several types has room for one bucket, so the option cannot be combined with [EveryOwner].
+func WithBucketLabel(key string) SecondaryOption { return bucketLabel(key) }
+
+type bucketLabel string
+
+func (b bucketLabel) applyToOwns(o *secondaryOptions)    { b.applyTo(o) }
+func (b bucketLabel) applyToWatches(o *secondaryOptions) { b.applyTo(o) }
+
+func (b bucketLabel) applyTo(o *secondaryOptions) {
+	for _, problem := range validation.IsQualifiedName(string(b)) {
+		o.reject("WithBucketLabel(%q): %s", string(b), problem)
+	}
+	o.watch.BucketLabel = string(b)
+}
 
 type everyOwner struct{}
 
@@ -118,8 +149,9 @@ type WatchKey struct {
 	// FieldSelector uses the API server's syntax, with its terms in alphabetical order. It is
 	// "metadata.name!=nothing,metadata.name=nothing" if it matches no objects.
 	FieldSelector string
-	Owned         bool // the watch was created by Owns, not by Watches
-	EveryOwner    bool // Owns was called with the option EveryOwner
+	BucketLabel   string // the argument of WithBucketLabel
+	Owned         bool   // the watch was created by Owns, not by Watches
+	EveryOwner    bool   // Owns was called with the option EveryOwner
 }
 
 // name returns a short form of the key for error messages, such as "Owns(pods.v1)". It is not called String, because
@@ -138,6 +170,7 @@ func (k WatchKey) compare(other WatchKey) int {
 		strings.Compare(k.Namespaces, other.Namespaces),
 		strings.Compare(k.LabelSelector, other.LabelSelector),
 		strings.Compare(k.FieldSelector, other.FieldSelector),
+		strings.Compare(k.BucketLabel, other.BucketLabel),
 		strings.Compare(k.name(), other.name()), // Owns before Watches
 		strings.Compare(strconv.FormatBool(k.EveryOwner), strconv.FormatBool(other.EveryOwner)),
 	)

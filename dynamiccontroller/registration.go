@@ -36,7 +36,9 @@ type registration struct {
 	// metricsForgotten, if not nil, is closed when Metrics.Forget has returned for an earlier registration.
 	metricsForgotten <-chan struct{}
 	forgetting       bool // Metrics.Forget has been called; guarded by the controller's lock
-	watched          bool // whether the type is active; see scopes; guarded by the controller's lock
+	// narrowed is the shard to which watches with a bucket label are narrowed; guarded by the controller's lock.
+	narrowed shards.Shard
+	watched  bool // whether the type is active; see scopes; guarded by the controller's lock
 
 	stopped chan struct{} // closed when the registration is closed
 	ended   chan struct{} // closed when the registration is closed and no longer in use

@@ -59,8 +59,8 @@ func (c *DynamicController) register(next *serveOptions) (reg *registration, don
 	reg.options.Store(next)
 	reg.group = c.queue.Open(reg.gvr, served{reg: reg}, reg.queueOptions(next))
 	reg.group.Stop() // until a run serves it
-	reg.watched = c.scopes.include(reg)
-	reg.feed = feed.New(c.pool, reg.log, reg, reg.feedOptions(next), reg.watched)
+	reg.watched, reg.narrowed = c.scopes.include(reg), c.scopes.narrowest(reg)
+	reg.feed = feed.New(c.pool, reg.log, reg, reg.feedOptions(next), reg.watched, reg.narrowed)
 	c.registrations[reg.gvr] = reg
 	done = reg.feed.Start()
 	if r := c.runs.of(reg); r != nil && !r.ending.Load() {

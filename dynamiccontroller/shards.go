@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/dynamic-controller/engine/internal/shards"
 )
 
@@ -18,6 +20,11 @@ import (
 func WithShard(ctx context.Context, index, count int) context.Context {
 	return shards.With(ctx, shards.Shard{Index: index, Count: count})
 }
+
+// BucketOf returns the bucket of a type: one of 256 parts of the types, as the value of a label. It depends on the
+// type's group and resource only, and is the same in every process and every release. If the number of shards is a power
+// of two, all types in a bucket are in the same shard. For its use, see [WithBucketLabel].
+func BucketOf(gr schema.GroupResource) string { return shards.Bucket(gr) }
 
 // validateShard returns an error if there is no such shard.
 func validateShard(s shards.Shard) error {
@@ -80,6 +87,25 @@ func (s *scopes) include(reg *registration) bool {
 	return false
 }
 
+// narrowest returns the shard to which the type's watches with a bucket label are narrowed: the type's own shard in the
+// layout of the current scopes. Any shard that contains the type would be correct. The zero Shard does not narrow them.
+// It is used if all types are watched, because narrowing would then only add watches.
+func (s *scopes) narrowest(reg *registration) shards.Shard {
+	count := 0
+	for scope := range s.users {
+		if count == 0 || scope.Count < count {
+			count = scope.Count
+		}
+	}
+	switch {
+	case count == 0: // until the next scope begins
+		return reg.narrowed
+	case count == 1 || !shards.HasBuckets(count):
+		return shards.Shard{}
+	}
+	return shards.Shard{Index: reg.indexAmong(count), Count: count}
+}
+
 // enterScopeLocked begins a scope. The watches of its types start, if watches are running.
 func (c *DynamicController) enterScopeLocked(scope shards.Shard) {
 	c.scopes.users[scope]++
@@ -104,13 +130,15 @@ func (c *DynamicController) followScopesLocked() (dropped []activity) {
 	close(c.scopes.changed)
 	c.scopes.changed = make(chan struct{})
 	for _, reg := range c.registrations {
-		include := c.scopes.include(reg)
-		if include == reg.watched {
+		include, narrowed, watched := c.scopes.include(reg), c.scopes.narrowest(reg), reg.watched
+		if include == watched && (narrowed == reg.narrowed || !include) {
 			continue
 		}
-		reg.watched = include
-		reg.attempts.Reset() // also when a shard comes, because of handlers that have outlived their run
-		if wait := reg.feed.SetActive(include); !include {
+		reg.watched, reg.narrowed = include, narrowed
+		if include != watched {
+			reg.attempts.Reset() // also when a shard comes, because of handlers that have outlived their run
+		}
+		if wait := reg.feed.SetActive(include, narrowed); !include {
 			dropped = append(dropped, activity{"a watch of " + nameOf(reg.gvr), closedAfter(wait)})
 		}
 	}

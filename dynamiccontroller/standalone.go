@@ -52,7 +52,7 @@ type StandaloneWatch struct {
 //
 // When a run begins, mapFunc is called with each existing object, and the initial reconciles of the run wait for it as
 // for the watches of [Watches]. If a type is served later, mapFunc is not called again. Options are the same as for
-// [Watches]. StartWatch sends no requests and does not wait for a sync; see [StandaloneWatch.WaitForSync]. The watch
+// [Watches], except for [WithBucketLabel]. StartWatch sends no requests and does not wait for a sync; see [StandaloneWatch.WaitForSync]. The watch
 // runs until [StandaloneWatch.Stop] is called.
 func (c *DynamicController) StartWatch(
 	gvr schema.GroupVersionResource, mapFunc MapAnyFunc, opts ...WatchesOption,
@@ -68,7 +68,10 @@ func (c *DynamicController) StartWatch(
 	case mapFunc == nil:
 		err = errors.New("the MapAnyFunc is nil")
 	default:
-		if err = options.err(); err == nil {
+		if err = options.err(); err == nil && options.Key().BucketLabel != "" {
+			err = errors.New("WithBucketLabel is not supported, because the watch belongs to no shard")
+		}
+		if err == nil {
 			err = c.source.Check(options.options.watch.Projection)
 		}
 	}

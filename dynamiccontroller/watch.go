@@ -79,7 +79,11 @@ func (o *secondaryOptions) asWatch() Watch {
 	if o.cache == CacheKeys {
 		o.reject("WithCache(CacheKeys) is not supported; use CacheMetadata or CacheFull")
 	}
+	if o.key.EveryOwner && o.watch.BucketLabel != "" {
+		o.reject("WithBucketLabel cannot be combined with EveryOwner, because the label has room for one owner's type")
+	}
 	o.complete(o.key.GVR)
+	o.key.BucketLabel = o.watch.BucketLabel
 	o.key.Namespaces = o.watch.Namespaces
 	o.key.LabelSelector, o.key.FieldSelector = o.watch.LabelSelector, o.watch.FieldSelector
 	o.asFeed = o.source()

@@ -6,6 +6,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -28,6 +30,29 @@ func (s Shard) Contains(gr schema.GroupResource) bool { return Of(gr, s.Count) =
 func Of(gr schema.GroupResource, count int) int {
 	sum := sha256.Sum256([]byte(gr.Group + "/" + gr.Resource))
 	return int(binary.BigEndian.Uint64(sum[:]) % uint64(count)) //nolint:gosec // the remainder is small
+}
+
+// Bucket returns the bucket of a type, one of Max parts of the types, as the value of a label. A layout assigns whole
+// buckets to its shards if the number of shards is a power of two. The bucket of a type does not depend on the layout,
+// so that labelled objects need not be written when the layout changes.
+func Bucket(gr schema.GroupResource) string { return strconv.Itoa(Of(gr, Max)) }
+
+// HasBuckets reports whether a layout with the given number of shards assigns whole buckets to its shards.
+func HasBuckets(count int) bool { return count > 0 && Max%count == 0 }
+
+// Selector returns a label selector for the objects that belong to types of the shard. It also selects all objects
+// without the label: they can belong to any type. The layout must have buckets. The selector of the whole is empty.
+func (s Shard) Selector(label string) string {
+	if s.Count == 1 {
+		return ""
+	}
+	var others []string
+	for bucket := range Max {
+		if bucket%s.Count != s.Index {
+			others = append(others, strconv.Itoa(bucket))
+		}
+	}
+	return label + " notin (" + strings.Join(others, ",") + ")"
 }
 
 type key struct{}

@@ -3,8 +3,11 @@ package shards_test
 import (
 	"context"
 	"fmt"
+	"net/url"
+	"strconv"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/internal/shards"
@@ -62,5 +65,51 @@ func TestFrom_IsWholeWithoutAShard(t *testing.T) {
 	want := shards.Shard{Index: 3, Count: 8}
 	if got := shards.From(shards.With(ctx, want)); got != want {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Children are labelled with the bucket, so it must never change either.
+func TestBucket_DeterminesTheShard(t *testing.T) {
+	for i := range 1000 {
+		gr := schema.GroupResource{Group: "example.com", Resource: fmt.Sprintf("type%d", i)}
+		bucket, err := strconv.Atoi(shards.Bucket(gr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for count := 1; count <= shards.Max; count *= 2 {
+			if got := shards.Of(gr, count); !shards.HasBuckets(count) || bucket%count != got {
+				t.Errorf("%s is in bucket %d and, with %d shards, in shard %d", gr, bucket, count, got)
+			}
+		}
+	}
+	for _, count := range []int{0, 3, 12, 512} {
+		if shards.HasBuckets(count) {
+			t.Errorf("a layout with %d shards has buckets", count)
+		}
+	}
+}
+
+// Proxies usually accept URLs of up to 8 KiB.
+func TestSelector_SelectsTheBucketsOfTheShardAndObjectsWithoutALabel(t *testing.T) {
+	const label = "platform.example.com/bucket"
+	for count := 1; count <= shards.Max; count *= 2 {
+		index := count / 3
+		text := shards.Shard{Index: index, Count: count}.Selector(label)
+		if n := len(url.QueryEscape(text)); n > 1536 {
+			t.Errorf("with %d shards, the selector needs %d bytes in a URL", count, n)
+		}
+		selector, err := labels.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !selector.Matches(labels.Set{"other": "1"}) {
+			t.Errorf("with %d shards, an object without the label is not selected", count)
+		}
+		for bucket := range shards.Max {
+			want := bucket%count == index
+			if got := selector.Matches(labels.Set{label: strconv.Itoa(bucket)}); got != want {
+				t.Errorf("with %d shards, bucket %d is selected: %t, want %t", count, bucket, got, want)
+			}
+		}
 	}
 }

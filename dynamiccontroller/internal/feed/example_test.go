@@ -16,6 +16,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+	"github.com/dynamic-controller/engine/internal/shards"
 )
 
 // printer is a target that prints the keys that it receives.
@@ -57,7 +58,7 @@ func Example() {
 		Watch: typewatch.Options{Key: typewatch.Key{GVR: widgets, Projection: objects.Full}},
 	}
 	target := printer{resumed: make(chan struct{}), changed: make(chan struct{})}
-	f := feed.New(pool, logr.Discard(), target, &feed.Options{Primary: source}, true)
+	f := feed.New(pool, logr.Discard(), target, &feed.Options{Primary: source}, true, shards.Shard{})
 	<-f.Attach(nil, context.Background)
 	<-target.resumed
 	for f.Primary().State().Open.IsZero() { // client-go's fake does not send what happens between a list and a watch

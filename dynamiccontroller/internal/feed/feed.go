@@ -11,6 +11,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+	"github.com/dynamic-controller/engine/internal/shards"
 )
 
 // Feed holds the subscriptions of a served type; see the package documentation. Its methods are safe for concurrent
@@ -41,9 +42,11 @@ type Feed struct {
 
 // New returns a feed for a type. It subscribes to the objects of the primary source at once, and to those of the
 // secondaries when [Feed.Start] is called. If active is false, the caches stay empty until [Feed.SetActive] is called.
-func New(pool *typewatch.Pool, log logr.Logger, target Target, options *Options, active bool) *Feed {
+func New(
+	pool *typewatch.Pool, log logr.Logger, target Target, options *Options, active bool, shard shards.Shard,
+) *Feed {
 	f := &Feed{
-		activity: pool.NewActivity(active), target: target, log: log, newest: newSwap(options),
+		activity: pool.NewActivity(active, shard), target: target, log: log, newest: newSwap(options),
 		ended: make(chan struct{}), secondaries: map[Key]*secondary{},
 	}
 	f.options.Store(options)
@@ -60,9 +63,12 @@ func (f *Feed) Start() (done <-chan struct{}) {
 }
 
 // SetActive determines whether the feed's sources are watched. While they are not, the caches are empty, and a swap
-// takes effect at once. SetActive does not block. The function wait waits until the goroutines of watches that the feed
+// takes effect at once. Watches with a bucket label are narrowed to the shard, which must contain the type; see
+// [typewatch.Activity]. SetActive does not block. The function wait waits until the goroutines of watches that the feed
 // has left have ended. The feed can be attached or detached.
-func (f *Feed) SetActive(active bool) (wait func()) { return f.activity.Set(active) }
+func (f *Feed) SetActive(active bool, shard shards.Shard) (wait func()) {
+	return f.activity.Set(active, shard)
+}
 
 // Attach starts the delivery of keys to the target: first all objects in the caches, and then those that change. It
 // calls begin, which returns the context that is passed to the functions of the sources, or nil if the run is already

@@ -26,6 +26,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+	"github.com/dynamic-controller/engine/internal/shards"
 )
 
 func typeOf(resource string) schema.GroupVersionResource {
@@ -133,7 +134,7 @@ func (f *fixture) start(options *Options) (end func()) {
 		Source: recordclient.Clients{Dynamic: f.client, Metadata: fakemetadata.New(f.client, f.wait)},
 		Log:    func(schema.GroupVersionResource) logr.Logger { return logr.Discard() },
 	})
-	f.Feed = New(pool, logr.Discard(), f.target, options, true)
+	f.Feed = New(pool, logr.Discard(), f.target, options, true, shards.Shard{})
 	<-f.Start()
 	stop := pool.Start()
 	synctest.Wait()

@@ -16,6 +16,7 @@ type Key struct {
 	Namespaces    string
 	LabelSelector string
 	FieldSelector string
+	BucketLabel   string
 	Owned         bool
 	EveryOwner    bool
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dynamic-controller/engine/internal/shards"
 )
 
 // watchesAre compares the number of watches in the pool, of open watches and of lists so far.
@@ -31,17 +33,17 @@ func TestActivity_InactiveSubscriptionHasNoWatchAndNoObjects(t *testing.T) {
 
 func testInactive(t *testing.T, srv *server, p *Pool, o Options) {
 	srv.put("a")
-	a := p.NewActivity(false)
+	a := p.NewActivity(false, shards.Shard{})
 	s := a.Subscribe(o, nil)
 	r := attachRecorder(s)
 	watchesAre(t, "before", srv, p, 0, 0)
 	for round := range 3 {
-		a.Set(true)
+		a.Set(true, shards.Shard{})
 		watchesAre(t, "active", srv, p, 1, round+1)
 		if s.View().Store().Len() != 1 || !s.HasSynced() || !IsClosed(s.Synced()) || len(r.take()) == 0 {
 			t.Error("the objects were not stored or not delivered")
 		}
-		a.Set(false)()
+		a.Set(false, shards.Shard{})()
 		watchesAre(t, "inactive", srv, p, 0, round+1)
 		state := s.State()
 		if s.View().Store().Len() != 0 || s.HasSynced() || IsClosed(s.Synced()) || state.Phase != Stopped {
@@ -61,20 +63,20 @@ func testInactive(t *testing.T, srv *server, p *Pool, o Options) {
 func TestActivity_SharedWatchRunsForActiveSubscriptions(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
-		first, second := p.NewActivity(false), p.NewActivity(false)
+		first, second := p.NewActivity(false, shards.Shard{}), p.NewActivity(false, shards.Shard{})
 		one, two := first.Subscribe(options(Metadata), nil), second.Subscribe(options(Metadata), nil)
 		third := second.Subscribe(options(Metadata), nil)
-		first.Set(true)
+		first.Set(true, shards.Shard{})
 		watchesAre(t, "one is active", srv, p, 1, 1)
 		if one.View().Store().Len() != 1 || two.View().Store().Len() != 0 {
 			t.Error("an inactive subscription reads the watch, or the active one does not")
 		}
-		second.Set(true)
+		second.Set(true, shards.Shard{})
 		watchesAre(t, "both are active", srv, p, 1, 1)
 		if !two.HasSynced() || !third.HasSynced() {
 			t.Error("a subscription that joined a watch that has synced has not synced")
 		}
-		first.Set(false)()
+		first.Set(false, shards.Shard{})()
 		watchesAre(t, "the other one is active", srv, p, 1, 1)
 		r := attachRecorder(two)
 		srv.put("b")
@@ -82,7 +84,7 @@ func TestActivity_SharedWatchRunsForActiveSubscriptions(t *testing.T) {
 		if len(r.take()) == 0 {
 			t.Error("the remaining subscription received nothing")
 		}
-		second.Set(false)()
+		second.Set(false, shards.Shard{})()
 		watchesAre(t, "none is active", srv, p, 0, 1)
 		for _, s := range []*Subscription{one, two, third} {
 			closeAndWait(s)
@@ -94,10 +96,10 @@ func TestActivity_SharedWatchRunsForActiveSubscriptions(t *testing.T) {
 func TestActivity_RemainingSubscriptionsMoveToANarrowerWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
-		a := p.NewActivity(true)
+		a := p.NewActivity(true, shards.Shard{})
 		wide, narrow := a.Subscribe(options(Full), nil), p.Subscribe(options(Metadata), nil)
 		watchesAre(t, "both", srv, p, 1, 1)
-		a.Set(false)()
+		a.Set(false, shards.Shard{})()
 		watchesAre(t, "after the move", srv, p, 1, 2)
 		if key := narrow.View().watch.key; key.Projection != Metadata || !narrow.HasSynced() {
 			t.Errorf("the remaining subscription has the watch %v", key)
@@ -110,7 +112,7 @@ func TestActivity_RemainingSubscriptionsMoveToANarrowerWatch(t *testing.T) {
 // Replace takes effect at once while the subscription is inactive, and when it becomes inactive.
 func TestActivity_ReplaceTakesEffectAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
-		a := p.NewActivity(false)
+		a := p.NewActivity(false, shards.Shard{})
 		s := a.Subscribe(options(Full), nil)
 		effects := 0
 		effect := func() { effects++ }
@@ -120,7 +122,7 @@ func TestActivity_ReplaceTakesEffectAtOnce(t *testing.T) {
 		}
 		srv.put("a")
 		srv.putWith("b", x1)
-		a.Set(true)
+		a.Set(true, shards.Shard{})
 		watchesAre(t, "active", srv, p, 1, 1)
 		if n := s.View().Store().Len(); n != 1 {
 			t.Errorf("the newest options select %d objects, want 1", n)
@@ -131,13 +133,13 @@ func TestActivity_ReplaceTakesEffectAtOnce(t *testing.T) {
 		if _, pending := s.Replacement(); !pending || effects != 2 {
 			t.Error("the replacement is not pending")
 		}
-		a.Set(false)()
+		a.Set(false, shards.Shard{})()
 		if _, pending := s.Replacement(); pending || effects != 4 || s.View().Options().Key != options(Full).Key {
 			t.Errorf("%d callbacks were called, and the options are %v", effects, s.View().Options())
 		}
 		watchesAre(t, "inactive", srv, p, 0, 2)
 		srv.set(func() { srv.hang[Full] = false })
-		a.Set(true)
+		a.Set(true, shards.Shard{})
 		synctest.Wait()
 		if n := s.View().Store().Len(); n != 2 {
 			t.Errorf("the newest options select %d objects, want 2", n)
@@ -149,14 +151,14 @@ func TestActivity_ReplaceTakesEffectAtOnce(t *testing.T) {
 // A replacement that follows the activity can be cancelled before it has switched.
 func TestActivity_CancelReplaceDoesNotKeepTheWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
-		a := p.NewActivity(true)
+		a := p.NewActivity(true, shards.Shard{})
 		s := a.Subscribe(options(Full), nil)
 		synctest.Wait()
 		srv.set(func() { srv.hang[Full] = true })
 		s.Replace(selecting(Full), noop, noop)
 		synctest.Wait()
 		w := s.lockDelivery()
-		a.Set(false)
+		a.Set(false, shards.Shard{})
 		s.CancelReplace()
 		w.delivery.Unlock()
 		watchesAre(t, "inactive", srv, p, 0, 2)
@@ -167,11 +169,11 @@ func TestActivity_CancelReplaceDoesNotKeepTheWatch(t *testing.T) {
 // While a subscription is about to leave a watch that stores more than it needs, another one joins that watch.
 func TestActivity_SubscriptionLeavesAlthoughItsWatchIsNeeded(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
-		a := p.NewActivity(true)
+		a := p.NewActivity(true, shards.Shard{})
 		wide, narrow := p.Subscribe(options(Full), nil), a.Subscribe(options(Metadata), nil)
 		synctest.Wait()
 		w := narrow.lockDelivery()
-		a.Set(false)
+		a.Set(false, shards.Shard{})
 		other := p.Subscribe(options(Full), nil)
 		w.delivery.Unlock()
 		synctest.Wait()
@@ -189,13 +191,13 @@ func TestActivity_MoveToANarrowerWatchContinues(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
 		srv.set(func() { srv.hang[Metadata] = true })
-		a := p.NewActivity(true)
+		a := p.NewActivity(true, shards.Shard{})
 		wide, narrow := p.Subscribe(options(Full), nil), a.Subscribe(options(Metadata), nil)
 		synctest.Wait()
 		closeAndWait(wide)
 		w := narrow.lockDelivery()
-		a.Set(false)
-		a.Set(true)
+		a.Set(false, shards.Shard{})
+		a.Set(true, shards.Shard{})
 		w.delivery.Unlock()
 		srv.set(func() { srv.hang[Metadata] = false })
 		synctest.Wait()
@@ -210,7 +212,7 @@ func TestActivity_SetWaitsForTheWatchesThatEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
 		hang := make(chan struct{})
-		a := p.NewActivity(true)
+		a := p.NewActivity(true, shards.Shard{})
 		o := options(Metadata)
 		o.Transform = func(obj any) (any, error) {
 			<-hang
@@ -219,7 +221,7 @@ func TestActivity_SetWaitsForTheWatchesThatEnd(t *testing.T) {
 		s := a.Subscribe(o, nil)
 		synctest.Wait()
 		returned := make(chan struct{})
-		wait := a.Set(false)
+		wait := a.Set(false, shards.Shard{})
 		go func() { wait(); close(returned) }()
 		synctest.Wait()
 		if IsClosed(returned) || !s.View().watch.idle {
@@ -239,10 +241,10 @@ func TestActivity_SkippedWatchStartsForAnotherSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer("a")
 		p := newTestPool(srv)
-		a := p.NewActivity(true)
+		a := p.NewActivity(true, shards.Shard{})
 		s := a.Subscribe(options(Full), nil)
 		w := s.lockDelivery()
-		a.Set(false)
+		a.Set(false, shards.Shard{})
 		stop := p.Start()
 		other := p.Subscribe(options(Full), nil)
 		w.delivery.Unlock()
@@ -261,15 +263,15 @@ func TestActivity_ChangesTwiceBeforeTheSubscriptionHasMoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer("a")
 		p := newTestPool(srv)
-		a := p.NewActivity(true)
+		a := p.NewActivity(true, shards.Shard{})
 		s := a.Subscribe(options(Full), nil)
 		w := s.lockDelivery()
-		wait := a.Set(false)
+		wait := a.Set(false, shards.Shard{})
 		stop := p.Start()
 		if len(srv.listed()) != 0 || w.startedIn != nil {
 			t.Error("a watch was started for an inactive subscription")
 		}
-		waitAgain := a.Set(true)
+		waitAgain := a.Set(true, shards.Shard{})
 		w.delivery.Unlock()
 		wait()
 		waitAgain()
@@ -287,13 +289,13 @@ func TestActivity_SessionsDoNotStartIdleWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer("a")
 		p := newTestPool(srv)
-		a := p.NewActivity(false)
+		a := p.NewActivity(false, shards.Shard{})
 		s := a.Subscribe(options(Full), nil)
 		p.Start()()
 		stop := p.Start()
 		watchesAre(t, "inactive", srv, p, 0, 0)
 		stop()
-		a.Set(true)
+		a.Set(true, shards.Shard{})
 		synctest.Wait()
 		stop = p.Start()
 		watchesAre(t, "active", srv, p, 1, 1)
@@ -310,7 +312,9 @@ func TestActivity_Stress(t *testing.T) {
 	over := make(chan struct{})
 	var background, users sync.WaitGroup
 	background.Go(func() { srv.churn(over) })
-	activities := []*Activity{p.NewActivity(true), p.NewActivity(false), p.NewActivity(false)}
+	activities := []*Activity{
+		p.NewActivity(true, shards.Shard{}), p.NewActivity(false, shards.Shard{}), p.NewActivity(false, shards.Shard{}),
+	}
 	for _, a := range activities {
 		background.Go(func() { a.toggle(over) })
 		for range 2 {
@@ -323,7 +327,7 @@ func TestActivity_Stress(t *testing.T) {
 	}
 	stays := map[*Activity]*model{}
 	for _, a := range activities {
-		m := &model{t: t, restarts: true, subscription: a.Subscribe(options(Metadata), nil)}
+		m := &model{t: t, restarts: true, subscription: a.Subscribe(bucketed(Metadata), nil)}
 		stays[a] = m
 	}
 	for range 20 {
@@ -335,11 +339,11 @@ func TestActivity_Stress(t *testing.T) {
 	close(over)
 	background.Wait()
 	for _, a := range activities {
-		a.Set(false)()
+		a.Set(false, shards.Shard{})()
 	}
 	nothingRuns(t, srv, p)
 	for a, m := range stays {
-		a.Set(true)
+		a.Set(true, shards.Shard{})
 		m.attach()
 		eventually(t, func() string { return m.diff(srv.versions()) })
 		m.close()
@@ -351,7 +355,7 @@ func TestActivity_Stress(t *testing.T) {
 // toggle changes the activity at random until over is closed.
 func (a *Activity) toggle(over <-chan struct{}) {
 	for !IsClosed(over) {
-		wait := a.Set(rand.N(2) == 0)
+		wait := a.Set(rand.N(2) == 0, []shards.Shard{{}, {Count: 2}, {Index: 1, Count: 2}}[rand.N(3)])
 		if rand.N(2) == 0 {
 			wait()
 		}
@@ -362,7 +366,8 @@ func (a *Activity) toggle(over <-chan struct{}) {
 // useAtRandom adds, replaces and closes a subscription.
 func (a *Activity) useAtRandom() {
 	anyOptions := func() Options {
-		o := []Options{options(Keys), options(Metadata), options(Full), selecting(Full), transformed(Metadata)}[rand.N(5)]
+		o := []Options{options(Keys), options(Metadata), options(Full), selecting(Full), transformed(Metadata),
+			bucketed(Metadata), bucketed(Full)}[rand.N(7)]
 		o.Blocking = rand.N(2) == 0
 		return o
 	}

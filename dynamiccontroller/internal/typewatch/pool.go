@@ -16,6 +16,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/internal/listwatch"
+	"github.com/dynamic-controller/engine/internal/shards"
 )
 
 // Key identifies a watch. The key of a watch never changes.
@@ -24,7 +25,24 @@ type Key struct {
 	Namespaces    string // separated by commas, sorted and without duplicates; empty for all namespaces
 	LabelSelector string // empty for all objects
 	FieldSelector string // empty for all objects
-	Projection    objects.Projection
+	// BucketLabel is the label that contains the bucket of the type to which an object belongs. If it is not empty, the
+	// watch is narrowed to Shard.
+	BucketLabel string
+	// Shard is set by the pool, from the [Activity] of the subscription. The zero Shard does not narrow the watch.
+	Shard      shards.Shard
+	Projection objects.Projection
+}
+
+// labelSelector returns the selector for requests.
+func (k Key) labelSelector() string {
+	narrowing := ""
+	if k.Shard.Count > 0 {
+		narrowing = k.Shard.Selector(k.BucketLabel)
+	}
+	if k.LabelSelector == "" || narrowing == "" {
+		return k.LabelSelector + narrowing
+	}
+	return k.LabelSelector + "," + narrowing
 }
 
 // Options describes the objects of a subscription.
@@ -196,9 +214,9 @@ func (p *Pool) settleLocked(w *watch) {
 	for s := range w.subscriptions {
 		switch options := s.view.Load().options; {
 		case options.Projection == w.key.Projection:
-		case stays && s.replacement != nil && s.replacement.isMove && !s.replacement.to.idle:
+		case stays && s.replacement != nil && s.replacement.isMove && s.fitsLocked(w, *options):
 			s.dropLocked()
-		case !stays && s.replacement == nil && s.isActiveLocked():
+		case !stays && s.replacement == nil && s.fitsLocked(w, *options):
 			r := s.replaceLocked(*options, p.exactLocked(key), func() {}, func() {})
 			r.isMove = true
 			go r.run()

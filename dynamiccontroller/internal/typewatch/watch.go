@@ -120,7 +120,7 @@ func newWatch(p *Pool, key Key, transform cache.TransformFunc) *watch {
 		r := &reflector{watch: w, namespace: namespace, requests: requests}
 		r.history.Store(p.histories.of(key.GVR.Group))
 		r.loop = listwatch.NewLoop(requests, r, listwatch.Options{
-			Log: log, GVR: key.GVR, LabelSelector: key.LabelSelector, FieldSelector: key.FieldSelector,
+			Log: log, GVR: key.GVR, LabelSelector: key.labelSelector(), FieldSelector: key.FieldSelector,
 			Observe: w.state.update, Relists: p.relists, ConnectionLost: func() { p.connectionLost(w) },
 		})
 		r.relist = r.loop.Relist
