@@ -11,7 +11,8 @@ import (
 )
 
 // Cache finds children without requests. For each type that it serves, it must hold all objects with the label
-// <name>/parent, in Config.Namespaces or, if these are empty, in all namespaces. It need not hold other objects: if it
+// <name>/parent, in Config.Namespaces or, if these are empty, in all namespaces. With Config.LabelBuckets, it need not
+// hold objects with the bucket of a type of another shard. It need not hold other objects: if it
 // does not hold a desired child, the child is created with a request that fails if the object exists. In that case, the
 // object is read from the API server. If the error of a method wraps dynamiccontroller.ErrNotServed, ErrNotSynced or
 // ErrOtherShard, children of the type are read from the API server. The methods are called concurrently.

@@ -24,7 +24,7 @@ import (
 // Child is a desired child.
 type Child struct {
 	// Object is the desired state. It must have apiVersion, kind and name. Its namespace defaults to the parent's. Its
-	// status is not applied. It can have any labels except <name>/parent.
+	// status is not applied. It can have any labels except <name>/parent and, with Config.LabelBuckets, <name>/bucket.
 	Object *unstructured.Unstructured
 	// Retain keeps the object when it is no longer desired and when the parent is deleted. The object has the label
 	// <name>/parent but no owner reference, so a watch with Owns does not reconcile the parent when the object changes.
@@ -274,6 +274,10 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 		return nil, err
 	}
 	config.SetLabels(with(config.GetLabels(), c.parentLabel(), label))
+	if c.config.LabelBuckets {
+		bucket := dynamiccontroller.BucketOf(c.id.GVR.GroupResource())
+		config.SetLabels(with(config.GetLabels(), c.bucketLabel(), bucket))
+	}
 	hashed := []any{config.Object}
 	if c.as.Name != "" {
 		hashed = append(hashed, c.as.Name) // a child is applied again if the identity changes

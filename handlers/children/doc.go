@@ -222,6 +222,24 @@
 // A controller whose parents have the finalizer must also call Reconcile for a parent that is being deleted, for
 // example from the cleanup of handlers.Finalizer.
 //
+// # Shards
+//
+// With [Config.LabelBuckets], each child has the label <name>/bucket with the bucket of its parent's type; see
+// [dynamiccontroller.BucketOf]. A watch with [dynamiccontroller.WithBucketLabel] then holds only the children of types
+// in the same shard, and those without the label:
+//
+//	labelled, err := labels.Parse(name + "/parent") // the children of all parents
+//	...
+//	dynamiccontroller.Owns(configMaps, dynamiccontroller.WithCache(dynamiccontroller.CacheFull),
+//		dynamiccontroller.WithLabelSelector(labelled), dynamiccontroller.WithBucketLabel(children.BucketLabel(name)))
+//
+// The label and the option can be introduced in any order, or together. Children without the label are labelled when
+// their parent is reconciled. A label that is missing is no obstacle to pruning. If a user changes the label of a child,
+// Reconcile puts it back. Until then, it does not prune the child, as if its label <name>/parent had been changed.
+//
+// The label depends on the type of the parent only. It is not written again when the shard of the type moves, or when
+// the number of shards changes.
+//
 // # Trust
 //
 // The config and the desired children come from the author of a controller, and are trusted. Parents and children can

@@ -74,15 +74,19 @@ func (c *call) correct(
 	return now, err
 }
 
-// hasMarks reports whether an object has the metadata that makes it a child.
+// hasMarks reports whether an object has the metadata that makes it a child, and by which caches find it.
 func (c *call) hasMarks(child *child, current *unstructured.Unstructured) bool {
 	part := func(object *unstructured.Unstructured) map[string]any {
 		labels, annotations := object.GetLabels(), object.GetAnnotations()
 		owners, _, _ := unstructured.NestedFieldNoCopy(object.Object, "metadata", "ownerReferences")
-		return map[string]any{
+		marks := map[string]any{
 			"ownerReferences": owners, "label": labels[c.parentLabel()], "parent": annotations[c.parentLabel()],
 			"self": annotations[c.selfKey()],
 		}
+		if c.config.LabelBuckets {
+			marks["bucket"] = labels[c.bucketLabel()]
+		}
+		return marks
 	}
 	return applied.Covers(part(child.config), part(current))
 }

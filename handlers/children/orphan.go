@@ -260,7 +260,7 @@ func (c *call) removeMark(
 			return err
 		}
 		_, err = c.patch(ctx, id, current, map[string]any{
-			"labels":      map[string]any{c.parentLabel(): nil},
+			"labels":      map[string]any{c.parentLabel(): nil, c.bucketLabel(): nil},
 			"annotations": map[string]any{c.parentLabel(): nil, c.selfKey(): nil, c.restoredKey(): nil},
 		})
 		return err

@@ -25,6 +25,10 @@ func Selector(parent metav1.Object, kind schema.GroupKind, name string) labels.S
 	return labels.NewSelector().Add(*requirement)
 }
 
+// BucketLabel returns the label that contains the bucket of the parent's type on the children of Reconcilers with the
+// given [Config.Name], if [Config.LabelBuckets] is set. It is the argument of [dynamiccontroller.WithBucketLabel].
+func BucketLabel(name string) string { return name + "/bucket" }
+
 // labelValues returns the values of the label <name>/parent on the children of a parent: its UID on children with an
 // owner reference, and a hash of its kind, namespace and name on marked children. The hash does not change if the
 // parent is restored from a backup with another UID.

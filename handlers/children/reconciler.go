@@ -36,7 +36,7 @@ type Config struct {
 	// Name is a domain, such as "platform.example.com". It is the field manager of children and the prefix of labels,
 	// annotations and finalizers. Children have the label <name>/parent and the annotations <name>/applied, <name>/parent,
 	// <name>/stage, <name>/self, <name>/retained-by, <name>/adopted and <name>/recreated. Users can set <name>/restored on
-	// them. Parents have the annotations <name>/inventory and <name>/witness and the finalizer <name>/children. Two
+	// them. With LabelBuckets, children also have the label <name>/bucket. Parents have the annotations <name>/inventory and <name>/witness and the finalizer <name>/children. Two
 	// controllers with the same parents need different names.
 	Name string
 	// Cache is used to read children. By default, all children are read from the API server, with one request per child
@@ -56,6 +56,10 @@ type Config struct {
 	// per namespace, so permissions in these namespaces suffice. Cluster-scoped children are listed as usual. A desired
 	// child in another namespace is an error, unless it is retained. By default, children can be in all namespaces.
 	Namespaces []string
+	// LabelBuckets labels each child with the bucket of its parent's type, so that the watches of children can be narrowed
+	// to shards; see the section on shards in the package documentation. When it is set or unset, each child is written
+	// once.
+	LabelBuckets bool
 	// MaxConcurrentApplies limits how many children of a parent are applied at the same time. In addition, their total
 	// size is limited to 1 MiB, and all Reconcilers of the process together apply at most
 	// [DefaultMaxConcurrentApplies] children more than Reconcile has concurrent callers. Defaults to
@@ -145,6 +149,7 @@ func (r *Reconciler) parents(id dynamiccontroller.ObjectIdentifiers) dynamic.Res
 func (r *Reconciler) finalizer() string    { return r.config.Name + "/children" }
 func (r *Reconciler) inventoryKey() string { return r.config.Name + "/inventory" }
 func (r *Reconciler) parentLabel() string  { return r.config.Name + "/parent" }
+func (r *Reconciler) bucketLabel() string  { return BucketLabel(r.config.Name) }
 func (r *Reconciler) appliedKey() string   { return r.config.Name + "/applied" }
 func (r *Reconciler) stageKey() string     { return r.config.Name + "/stage" }
 func (r *Reconciler) selfKey() string      { return r.config.Name + "/self" }
