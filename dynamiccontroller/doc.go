@@ -175,8 +175,8 @@
 //   - H5: Each run reconciles each object of its shard once, and D1 holds from then on. L5 holds for a shard that
 //     RunWatches keeps warm.
 //   - H8: [WithBucketLabel] changes which objects a watch receives, but not which type they reconcile. An event
-//     reconciles objects of the type that declares the watch, whatever the label of the object contains. Objects without
-//     the label are watched for each shard.
+//     reconciles objects of the type that declares the watch, whatever the label of the object contains. Objects
+//     without the label are watched for each shard.
 //   - H9: Only types of shards that are led or kept warm are watched. A watch that several types share runs as long as
 //     one of them is active. When the last run or call to RunWatches for a shard has returned, the goroutines of its
 //     watches have ended, and its caches, failures, delays and parked objects are gone. Its types remain registered and

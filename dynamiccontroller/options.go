@@ -65,8 +65,8 @@ func EveryOwner() OwnsOption { return everyOwner{} }
 
 // WithBucketLabel narrows the watch of a type in a shard to objects that belong to types of the shard, and to objects
 // without the label. The value of the label on an object is the bucket of the type that the object belongs to; see
-// [BucketOf]. Types of the same shard share the watch. Without shards, or if the number of shards is not a power of two,
-// the option has no effect.
+// [BucketOf]. Types of the same shard share the watch. Without shards, or if the number of shards is not a power of
+// two, the option has no effect.
 //
 // Objects without the label are watched for each shard, so that they can be labelled at any time. Use WithLabelSelector
 // to exclude objects that belong to no type. An object with the bucket of another type is treated as deleted. The label

@@ -22,8 +22,8 @@ func WithShard(ctx context.Context, index, count int) context.Context {
 }
 
 // BucketOf returns the bucket of a type: one of 256 parts of the types, as the value of a label. It depends on the
-// type's group and resource only, and is the same in every process and every release. If the number of shards is a power
-// of two, all types in a bucket are in the same shard. For its use, see [WithBucketLabel].
+// type's group and resource only, and is the same in every process and every release. If the number of shards is a
+// power of two, all types in a bucket are in the same shard. For its use, see [WithBucketLabel].
 func BucketOf(gr schema.GroupResource) string { return shards.Bucket(gr) }
 
 // validateShard returns an error if there is no such shard.

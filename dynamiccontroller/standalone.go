@@ -52,8 +52,8 @@ type StandaloneWatch struct {
 //
 // When a run begins, mapFunc is called with each existing object, and the initial reconciles of the run wait for it as
 // for the watches of [Watches]. If a type is served later, mapFunc is not called again. Options are the same as for
-// [Watches], except for [WithBucketLabel]. StartWatch sends no requests and does not wait for a sync; see [StandaloneWatch.WaitForSync]. The watch
-// runs until [StandaloneWatch.Stop] is called.
+// [Watches], except for [WithBucketLabel]. StartWatch sends no requests and does not wait for a sync; see
+// [StandaloneWatch.WaitForSync]. The watch runs until [StandaloneWatch.Stop] is called.
 func (c *DynamicController) StartWatch(
 	gvr schema.GroupVersionResource, mapFunc MapAnyFunc, opts ...WatchesOption,
 ) (*StandaloneWatch, error) {

@@ -234,8 +234,9 @@
 //		dynamiccontroller.WithLabelSelector(labelled), dynamiccontroller.WithBucketLabel(children.BucketLabel(name)))
 //
 // The label and the option can be introduced in any order, or together. Children without the label are labelled when
-// their parent is reconciled. A label that is missing is no obstacle to pruning. If a user changes the label of a child,
-// Reconcile puts it back. Until then, it does not prune the child, as if its label <name>/parent had been changed.
+// their parent is reconciled. A label that is missing is no obstacle to pruning. If a user changes the label of a
+// child, Reconcile puts it back. Until then, it does not prune the child, as if its label <name>/parent had been
+// changed.
 //
 // The label depends on the type of the parent only. It is not written again when the shard of the type moves, or when
 // the number of shards changes.

@@ -36,8 +36,8 @@ type Config struct {
 	// Name is a domain, such as "platform.example.com". It is the field manager of children and the prefix of labels,
 	// annotations and finalizers. Children have the label <name>/parent and the annotations <name>/applied, <name>/parent,
 	// <name>/stage, <name>/self, <name>/retained-by, <name>/adopted and <name>/recreated. Users can set <name>/restored on
-	// them. With LabelBuckets, children also have the label <name>/bucket. Parents have the annotations <name>/inventory and <name>/witness and the finalizer <name>/children. Two
-	// controllers with the same parents need different names.
+	// them. With LabelBuckets, children also have the label <name>/bucket. Parents have the annotations <name>/inventory
+	// and <name>/witness and the finalizer <name>/children. Two controllers with the same parents need different names.
 	Name string
 	// Cache is used to read children. By default, all children are read from the API server, with one request per child
 	// and type.

@@ -137,8 +137,8 @@ func (p *childrenProcess) wantCached(what string, parents []int, n int, prefixes
 	})
 }
 
-// Children of an earlier release have no label. Then three processes with two shards take over: a leads shard 0, b leads
-// shard 1, and c keeps shard 0 warm, and leads it when it moves. Each type has 2 parents with 5 children each.
+// Children of an earlier release have no label. Then three processes with two shards take over: a leads shard 0, b
+// leads shard 1, and c keeps shard 0 warm, and leads it when it moves. Each type has 2 parents with 5 children each.
 func TestH8_ReplicasCacheTheChildrenOfTheirShards(t *testing.T) {
 	const perParent = 5
 	h := newHarness(t)

@@ -16,8 +16,8 @@ import (
 // the subscription then has no objects that the new watch could lack.
 //
 // An activity also has a shard, to which it narrows the watches of subscriptions with a BucketLabel. If the shard
-// changes while the subscriptions are active, they move to other watches. These moves wait for a sync, unless the former
-// watch has never synced.
+// changes while the subscriptions are active, they move to other watches. These moves wait for a sync, unless the
+// former watch has never synced.
 //
 // The methods of Activity are safe for concurrent use.
 type Activity struct {
