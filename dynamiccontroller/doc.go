@@ -96,13 +96,13 @@
 //     sends the headers of a watch and holds back the events is noticed after 90 seconds if a bookmark has arrived in
 //     the watch, and otherwise at the timeout of the watch, which is 5 to 10 minutes.
 //   - S6: Subscriptions to the same type share watches, whether the type is served, owned or watched. A watch is
-//     identified by GVR, namespaces, selectors and projection: keys, metadata, objects without managedFields, or
-//     complete objects. A subscription joins a watch that stores at least the projection that the subscription needs.
-//     If a watch stores more than its remaining subscriptions need, these subscriptions move to a watch that stores
-//     less. A watch is replaced only after its replacement has synced with a list that is at least as recent as the old
-//     cache. No change is lost, and the difference between the two caches is delivered once. If the new watch cannot
-//     sync, the old one keeps running. The caches of two watches of the same type can be at different resourceVersions.
-//     A watch with a transform is not shared.
+//     identified by GVR, namespaces, selectors, with [WithBucketLabel] the shard, and projection: keys, metadata,
+//     objects without managedFields, or complete objects. A subscription joins a watch that stores at least the
+//     projection that the subscription needs. If a watch stores more than its remaining subscriptions need, these
+//     subscriptions move to a watch that stores less. A watch is replaced only after its replacement has synced with a
+//     list that is at least as recent as the old cache. No change is lost, and the difference between the two caches is
+//     delivered once. If the new watch cannot sync, the old one keeps running. The caches of two watches of the same
+//     type can be at different resourceVersions. A watch with a transform is not shared.
 //
 // Delivery:
 //
@@ -174,9 +174,8 @@
 //     resource and on the number of shards only. Current runs have the same number of shards and serve different ones.
 //   - H5: Each run reconciles each object of its shard once, and D1 holds from then on. L5 holds for a shard that
 //     RunWatches keeps warm.
-//   - H8: [WithBucketLabel] changes which objects a watch receives, but not which type they reconcile. An event
-//     reconciles objects of the type that declares the watch, whatever the label of the object contains. Objects
-//     without the label are watched for each shard.
+//   - H8: [WithBucketLabel] only narrows a watch. An event reconciles objects of the type that declares the watch,
+//     whatever the label of the object contains, and objects without the label are always received.
 //   - H9: Only types of shards that are led or kept warm are watched. A watch that several types share runs as long as
 //     one of them is active. When the last run or call to RunWatches for a shard has returned, the goroutines of its
 //     watches have ended, and its caches, failures, delays and parked objects are gone. Its types remain registered and

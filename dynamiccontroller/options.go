@@ -68,10 +68,12 @@ func EveryOwner() OwnsOption { return everyOwner{} }
 // [BucketOf]. Types of the same shard share the watch. Without shards, or if the number of shards is not a power of
 // two, the option has no effect.
 //
-// Objects without the label are watched for each shard, so that they can be labelled at any time. Use WithLabelSelector
-// to exclude objects that belong to no type. An object with the bucket of another type is treated as deleted. The label
-// must therefore be put back if it has been changed; package handlers/children does so. The label does not decide which
-// objects are reconciled: these are determined as without the option, and always belong to the type.
+// Objects without the label are watched for each shard, so that they can be labelled at any time. A process stores them
+// once for each shard that it serves or watches, so label them first, and use WithLabelSelector to exclude objects that
+// belong to no type. An object with the bucket of a type in another shard is treated as deleted. The label must
+// therefore be put back if it has been changed; package handlers/children does so. Do not use the option for objects
+// that objects of several types refer to. The label does not decide which objects are reconciled: these are determined
+// as without the option, and always belong to the type.
 //
 // An object that belongs to several types has room for one bucket, so the option cannot be combined with [EveryOwner].
 func WithBucketLabel(key string) SecondaryOption { return bucketLabel(key) }

@@ -100,20 +100,28 @@ func TestLabelBuckets_ChangedLabelIsPutBackAtOnce(t *testing.T) {
 
 // Kubernetes keeps the other labels of orphaned children. Those that belong to the mark are removed.
 func TestLabelBuckets_LabelOfAnOrphanedChildIsRemoved(t *testing.T) {
-	server := newBucketed(t, newObject("v1", "Namespace", "", "default"))
-	desired := oneStage(newRemoteConfigMap("remote"))
-	if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired); err != nil {
-		t.Fatal(err)
-	}
-	orphanWitness(t, server)
-	now := metav1.Now()
-	server.parent.SetDeletionTimestamp(&now)
-	for range 3 {
-		_, err := server.reconciler.Reconcile(t.Context(), first, server.parent, Desired{})
-		failUnlessRequeued(t, err)
-	}
-	wantReleased(t, server, true)
-	if labels := getConfigMap(t, server.Server, "other", "remote").GetLabels(); len(labels) != 0 {
-		t.Errorf("the orphaned child has the labels %v", labels)
+	for name, test := range map[string]struct{ label, want string }{
+		"the bucket": {label: "127"}, "a label of a user": {label: "theirs", want: "theirs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := newReconciling(t, newWidget(), newObject("v1", "Namespace", "", "default"))
+			remote := newRemoteConfigMap("remote")
+			remote.SetLabels(map[string]string{bucketLabel: test.label})
+			desired := oneStage(remote)
+			if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired); err != nil {
+				t.Fatal(err)
+			}
+			orphanWitness(t, server)
+			now := metav1.Now()
+			server.parent.SetDeletionTimestamp(&now)
+			for range 3 {
+				_, err := server.reconciler.Reconcile(t.Context(), first, server.parent, Desired{})
+				failUnlessRequeued(t, err)
+			}
+			wantReleased(t, server, true)
+			if got := getConfigMap(t, server.Server, "other", "remote").GetLabels()[bucketLabel]; got != test.want {
+				t.Errorf("the orphaned child has the label %q, want %q", got, test.want)
+			}
+		})
 	}
 }

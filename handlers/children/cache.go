@@ -10,12 +10,16 @@ import (
 	"github.com/dynamic-controller/engine/handlers"
 )
 
-// Cache finds children without requests. For each type that it serves, it must hold all objects with the label
-// <name>/parent, in Config.Namespaces or, if these are empty, in all namespaces. With Config.LabelBuckets, it need not
-// hold objects with the bucket of a type of another shard. It need not hold other objects: if it
-// does not hold a desired child, the child is created with a request that fails if the object exists. In that case, the
-// object is read from the API server. If the error of a method wraps dynamiccontroller.ErrNotServed, ErrNotSynced or
-// ErrOtherShard, children of the type are read from the API server. The methods are called concurrently.
+// Cache finds children without requests. For each type that it serves, it must hold all children of the parents that
+// the [Reconciler] is called for: the objects with the label <name>/parent, in Config.Namespaces or, if these are
+// empty, in all namespaces. It need not hold other objects. In particular, a watch with
+// [dynamiccontroller.WithBucketLabel] lacks children of parents in other shards, so parents of several types need a
+// Cache and a Reconciler for each type, with the SecondaryLister of that type.
+//
+// If the Cache does not hold a desired child, the child is created with a request that fails if the object exists. In
+// that case, the object is read from the API server. If the error of a method wraps dynamiccontroller.ErrNotServed,
+// ErrNotSynced or ErrOtherShard, children of the type are read from the API server. The methods are called
+// concurrently.
 type Cache interface {
 	// Get returns a whole object, which the caller can modify. If the object does not exist, the error is a NotFound.
 	Get(ctx context.Context, gvr schema.GroupVersionResource, namespace, name string) (*unstructured.Unstructured, error)

@@ -233,10 +233,13 @@
 //	dynamiccontroller.Owns(configMaps, dynamiccontroller.WithCache(dynamiccontroller.CacheFull),
 //		dynamiccontroller.WithLabelSelector(labelled), dynamiccontroller.WithBucketLabel(children.BucketLabel(name)))
 //
-// The label and the option can be introduced in any order, or together. Children without the label are labelled when
-// their parent is reconciled. A label that is missing is no obstacle to pruning. If a user changes the label of a
-// child, Reconcile puts it back. Until then, it does not prune the child, as if its label <name>/parent had been
-// changed.
+// Each type of parents then needs its own Reconciler, whose [Cache] is the SecondaryLister of that type.
+//
+// Children without the label are labelled when their parent is reconciled, and are pruned like others. The label and
+// the option can be introduced in any order, or together. It is better to begin with the label, because each process
+// keeps the children without it once for each of its shards. If a user changes the label of a desired child, Reconcile
+// puts it back. A child with a wrong label that is no longer desired is not pruned as long as other children of its
+// type are desired, as if its label <name>/parent had been changed.
 //
 // The label depends on the type of the parent only. It is not written again when the shard of the type moves, or when
 // the number of shards changes.

@@ -259,8 +259,12 @@ func (c *call) removeMark(
 		if err != nil || !isChild {
 			return err
 		}
+		labels := map[string]any{c.parentLabel(): nil}
+		if bucket := dynamiccontroller.BucketOf(c.id.GVR.GroupResource()); current.GetLabels()[c.bucketLabel()] == bucket {
+			labels[c.bucketLabel()] = nil // also if LabelBuckets was set before
+		}
 		_, err = c.patch(ctx, id, current, map[string]any{
-			"labels":      map[string]any{c.parentLabel(): nil, c.bucketLabel(): nil},
+			"labels":      labels,
 			"annotations": map[string]any{c.parentLabel(): nil, c.selfKey(): nil, c.restoredKey(): nil},
 		})
 		return err

@@ -41,7 +41,8 @@ func Bucket(gr schema.GroupResource) string { return strconv.Itoa(Of(gr, Max)) }
 func HasBuckets(count int) bool { return count > 0 && Max%count == 0 }
 
 // Selector returns a label selector for the objects that belong to types of the shard. It also selects all objects
-// without the label: they can belong to any type. The layout must have buckets. The selector of the whole is empty.
+// without the label: they can belong to any type. The layout must have buckets. For the whole, Selector returns an
+// empty string.
 func (s Shard) Selector(label string) string {
 	if s.Count == 1 {
 		return ""

@@ -154,6 +154,7 @@ func TestH8_ReplicasCacheTheChildrenOfTheirShards(t *testing.T) {
 	}
 	const all, perShard = 8 * perParent, 4 * perParent
 	zero, one := []int{0, 2}, []int{1, 3}
+	label := children.BucketLabel(platformName)
 
 	earlier := h.newChildrenProcess(mapper, parents, perParent, false)
 	stop := h.run(earlier.DynamicController)
@@ -166,6 +167,14 @@ func TestH8_ReplicasCacheTheChildrenOfTheirShards(t *testing.T) {
 	stopC := c.in(0, c.RunWatches)
 	c.wantCached("without labels, the standby holds all children", zero, all, "p")
 	stopA := a.in(0, a.Run)
+	h.eventually("the children of shard 0 are labelled", func() error {
+		for _, i := range zero {
+			if child := h.get(configMaps, h.namespace, fmt.Sprintf("p%d-y-%d", i, perParent-1)); child.GetLabels()[label] == "" {
+				return fmt.Errorf("%s has no label", child.GetName())
+			}
+		}
+		return nil
+	})
 	c.wantCached("those of shard 1 have no label", zero, all, "p")
 	stopB := b.in(1, b.Run)
 	a.wantCached("the leader of shard 0", zero, perShard, "p0", "p2")
@@ -173,7 +182,7 @@ func TestH8_ReplicasCacheTheChildrenOfTheirShards(t *testing.T) {
 	b.wantCached("the leader of shard 1", one, perShard, "p1", "p3")
 	for i, gvr := range parents {
 		child := h.get(configMaps, h.namespace, fmt.Sprintf("p%d-x-0", i))
-		if got, want := child.GetLabels()[children.BucketLabel(platformName)],
+		if got, want := child.GetLabels()[label],
 			dynamiccontroller.BucketOf(gvr.GroupResource()); got != want {
 			t.Errorf("the child of type %d has the bucket %q, want %q", i, got, want)
 		}
@@ -183,13 +192,13 @@ func TestH8_ReplicasCacheTheChildrenOfTheirShards(t *testing.T) {
 	// A user edits children, and one of them gets the bucket of the other shard.
 	h.merge(configMaps, h.namespace, "p0-x-1", `{"data":{"key":"edited"}}`)
 	h.merge(configMaps, h.namespace, "p2-y-2", fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`,
-		children.BucketLabel(platformName), dynamiccontroller.BucketOf(parents[1].GroupResource())))
+		label, dynamiccontroller.BucketOf(parents[1].GroupResource())))
 	h.eventually("the children are corrected", func() error {
 		edited, hidden := h.get(configMaps, h.namespace, "p0-x-1"), h.get(configMaps, h.namespace, "p2-y-2")
 		if value, _, err := unstructured.NestedString(edited.Object, "data", "key"); err != nil || value != "desired" {
 			return fmt.Errorf("the edited child contains %q: %w", value, err)
 		}
-		if got := hidden.GetLabels()[children.BucketLabel(platformName)]; got !=
+		if got := hidden.GetLabels()[label]; got !=
 			dynamiccontroller.BucketOf(parents[2].GroupResource()) {
 			return fmt.Errorf("the child has the bucket %s", got)
 		}
