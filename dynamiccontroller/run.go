@@ -129,7 +129,7 @@ func HistoryOf(ctx context.Context) int64 {
 // of a run does not affect the others. When a shard's run has ended and RunWatches does not keep its caches up to date,
 // they are dropped, together with failures, delays and parked objects. The next run lists the objects again.
 //
-// Run returns an error immediately if it is already running for the shard, for all types or for a shard with another
+// Run returns an error if it is already running for the shard, for all types or for a shard with another
 // count, or if user code of an earlier run of the shard, other than handlers, is still running.
 func (c *DynamicController) Run(ctx context.Context) error {
 	if err := c.run(ctx); err != nil {
@@ -155,6 +155,7 @@ func (c *DynamicController) run(ctx context.Context) error {
 	lifetime = runcontext.WithEnding(lifetime, func() context.Context { return r.base })
 	r.lifetime, r.finish = context.WithValue(lifetime, runKey{}, r), finish
 	r.base, r.cancel = context.WithCancelCause(r.lifetime)
+	c.catchUp(ctx, scope)
 	release := c.pool.Hold() // so that each cache is read once for all registrations
 	attached, err := c.beginRun(r)
 	if err != nil {

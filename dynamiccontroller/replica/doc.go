@@ -91,6 +91,8 @@
 //     all replicas with shards have left. If the last one crashes, they wait for four LeaseDurations.
 //   - H3: A write through a fenced config is sent only if its context carries a current term of this replica.
 //   - H4: The Lease of a shard is released after its runnables have returned.
+//   - H5: When a shard has moved, the engine calls handlers after its caches contain the last writes of the previous
+//     leader, except in the cases below.
 //   - H6: If the leader of a shard crashes, its standby leads within LeaseDuration + 5 x RetryPeriod. If the leader
 //     shuts down or the shard is moved, another replica that keeps it warm leads as soon as the Lease has been
 //     released. If a shard has no copy, the leader of the fleet assigns one. [Status] shows shards without a leader.
@@ -122,8 +124,8 @@
 //     because the holder may have a different configuration. An excessive duration blocks every election until the
 //     lease is emptied.
 //   - A write that was sent before the fence closed can take effect afterwards. If a process is suspended between
-//     checking the clocks and sending the write, it sends the write when it resumes. With [Replica.FenceOnServer], the
-//     API server rejects such writes.
+//     checking the clocks and sending the write, it sends the write when it resumes. With [Replica.FenceOnServer] and
+//     the policy of package serverfence, the API server rejects most such writes.
 //   - A process that was suspended (SIGSTOP) for longer than the lease lasts can start work after it resumes. Its
 //     contexts are cancelled a few milliseconds later, when the first timer fires. If only the wall clock has jumped,
 //     because it was set or because a virtual machine was suspended, no timer fires. Contexts are then cancelled at
@@ -134,6 +136,12 @@
 //     deadline. Done does not check the clocks, and neither does a context with its own cancel function or timeout.
 //     Such a context is cancelled only after a timer, a write or a call to an Err method that checks the clocks has
 //     ended the term.
+//   - After the move of a shard, the new leader waits for at most half a second, for the newest write to each resource
+//     in the last five seconds of the previous leader. Writes that are not waited for are deletions, writes to a
+//     cluster with another address than that of the config passed to New, responses that are neither JSON nor
+//     protobuf, and responses that arrive more than a quarter of a second after the runnables' context was cancelled.
+//     If the previous leader has crashed or lost the lease, no write is waited for. A handler can then read the state
+//     before a write, and repeat the write.
 //   - The guarantees hold while the clock rates of two machines differ by less than a tenth, and all replicas have the
 //     same LeaseDuration.
 //   - A runnable that ignores its context delays this replica's next term until the runnable returns. Only the fence

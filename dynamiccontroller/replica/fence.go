@@ -20,9 +20,10 @@ type fence struct {
 	// lease is the namespace and the name of the Lease, and holder the identity in it. Both are empty without leader
 	// election.
 	lease, holder string
-	// keep and member are nil unless the terms are those of a shard.
-	keep   *keep
-	member *fleetMember
+	// The fields below are nil unless the terms are those of a shard.
+	keep       *keep
+	member     *fleetMember
+	lastWrites *lastWrites
 
 	mu      sync.Mutex // guards the fields below
 	terms   int64
@@ -40,6 +41,7 @@ func (f *fence) open(acquired instant, o Options) *term {
 	f.terms++
 	f.current = newTerm(f.terms, f, acquired, validity)
 	f.current.keep = f.keep
+	f.current.previous = f.lastWrites.recent()
 	return f.current
 }
 
@@ -73,23 +75,25 @@ func (f *fence) termOf(ctx context.Context) (*term, error) {
 // fencedConfig returns a fenced copy of cfg. The fence is the innermost transport wrapper, so that a wrapper from cfg
 // cannot delay a request after the fence has checked the clocks. Throttling is off unless cfg configures it.
 //
-// If server is not nil, the writes can also be fenced by the API server.
-func fencedConfig(g gate, cfg *rest.Config, server *serverFence) *rest.Config {
+// If server is not nil, the writes can also be fenced by the API server. If home is the host of cfg, the last writes
+// are recorded.
+func fencedConfig(g gate, cfg *rest.Config, server *serverFence, home string) *rest.Config {
 	fenced := rest.CopyConfig(cfg)
 	if fenced.QPS == 0 && fenced.RateLimiter == nil {
 		fenced.QPS = -1
 	}
 	fenced.WrapTransport = transport.Wrappers(func(next http.RoundTripper) http.RoundTripper {
-		return &fencedTransport{gate: g, next: next, server: server}
+		return &fencedTransport{gate: g, next: next, server: server, records: cfg.Host == home}
 	}, cfg.WrapTransport)
 	return fenced
 }
 
 // fencedTransport refuses writes that the fence does not allow.
 type fencedTransport struct {
-	gate   gate
-	next   http.RoundTripper
-	server *serverFence
+	gate    gate
+	next    http.RoundTripper
+	server  *serverFence
+	records bool // false for clusters that do not contain the Lease
 }
 
 // WrappedRoundTripper returns the wrapped transport, for client-go.
@@ -120,6 +124,8 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	upgraded, ok := body.ReadCloser.(io.ReadWriteCloser)
 	if ok {
 		response.Body = &fencedStream{fencedBody: body, Writer: upgraded}
+	} else if t.records {
+		body.ReadCloser = term.of.lastWrites.record(r, response.StatusCode, response.Header, body.ReadCloser)
 	}
 	if ok || response.StatusCode == http.StatusSwitchingProtocols {
 		// When the context ends, the transport stops reading a body, but it does not close an upgraded connection.

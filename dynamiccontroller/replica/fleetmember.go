@@ -329,16 +329,19 @@ func (m *fleetMember) newShard(index, count int) *shard {
 	o.LeaseName = fleet.ShardLease(m.options.LeaseName, index)
 	log := m.options.log.WithValues(keyLease, o.LeaseNamespace+"/"+o.LeaseName, keyShard, index)
 	s := &shard{index: index}
+	writes := &lastWrites{}
+	leases := &notedLeases{LeasesGetter: m.clients.requests, identity: o.Identity, writes: writes, log: log}
 	s.leadership = &leadership{
 		options: o, log: log, fence: &fence{
-			clock: m.clock, keep: m.keep, member: m, lease: o.LeaseNamespace + "/" + o.LeaseName, holder: o.Identity,
+			clock: m.clock, keep: m.keep, member: m, lastWrites: writes,
+			lease: o.LeaseNamespace + "/" + o.LeaseName, holder: o.Identity,
 		},
 		shutdown:   &shutdown{timeout: o.ShutdownTimeout, within: m.shutdown},
 		registered: slices.Clone(m.registered), onNewLeader: func(string) {},
 		maxBackoff: maxBackoff,
 	}
 	s.leadership.lock = &lock{
-		Interface: m.clients.leaseOf(m.options, o.LeaseName), verify: m.layoutCheck(count).verify,
+		Interface: leaseOf(leases, m.options, o.LeaseName), verify: m.layoutCheck(count).verify,
 		clock: m.clock, duration: o.LeaseDuration, timeout: requestTimeout(o), log: log.V(1),
 		closeConnections: m.clients.closeConnections, onNewLeader: func(string) {},
 		leaseSeen: true, // a missing lease may have been deleted a moment ago

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/dynamic-controller/engine/internal/lastwrites"
 )
 
 // progressPeriod is the interval at which the log names the runnables that have not returned.
@@ -59,7 +61,7 @@ func (l *leadership) startTerm(ctx context.Context, t *term) (r *termRun, releas
 	if t.check() == nil { // otherwise the term has expired already, and no runnable is started
 		log.Info("Started leading")
 	}
-	work, cancel := t.context(context.WithoutCancel(ctx))
+	work, cancel := t.context(lastwrites.With(context.WithoutCancel(ctx), t.previous))
 	r = &termRun{
 		leadership: l, term: t, log: log, group: newRunnableGroup(work), cancel: cancel, policy: l.policy(),
 		shutdown: ctx.Done(), stepDown: l.stepDown, lost: t.over, clockCheck: time.NewTimer(l.clockCheckInterval(t)),

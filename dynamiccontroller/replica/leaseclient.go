@@ -37,10 +37,10 @@ func newFleetClients(cfg *rest.Config, o Options) (*fleetClients, error) {
 }
 
 // leaseOf returns the lock for a Lease of the fleet.
-func (c *fleetClients) leaseOf(o Options, name string) *resourcelock.LeaseLock {
+func leaseOf(client coordinationclient.LeasesGetter, o Options, name string) *resourcelock.LeaseLock {
 	return &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: name},
-		Client:     c.requests,
+		Client:     client,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
 		Labels:     fencedLabels(o, fleetLabels(o)),
 	}

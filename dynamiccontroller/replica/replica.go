@@ -351,9 +351,9 @@ func (r *Replica) FenceOnServer(cfg *rest.Config, username string) *rest.Config 
 
 func (r *Replica) fenceConfig(cfg *rest.Config, server *serverFence) *rest.Config {
 	if r.member != nil {
-		return fencedConfig(r.member, cfg, server)
+		return fencedConfig(r.member, cfg, server, r.cfg.Host)
 	}
-	return fencedConfig(r.leadership.fence, cfg, server)
+	return fencedConfig(r.leadership.fence, cfg, server, r.cfg.Host)
 }
 
 // Status describes the leadership of a replica.

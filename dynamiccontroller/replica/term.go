@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/dynamic-controller/engine/internal/lastwrites"
 )
 
 // Term returns the number of the term that ctx belongs to. The contexts of leader-gated runnables carry a term, and so
@@ -30,6 +32,8 @@ type term struct {
 	clock    clock
 	validity time.Duration // of a renewal, from the time at which it was sent; 0 without leader election
 	keep     *keep         // nil unless the term is one of a shard
+	// previous contains the writes before the term that the caches of a shard must contain.
+	previous lastwrites.Versions
 	began    time.Time
 	over     chan struct{} // closed when the term ends
 
@@ -41,6 +45,7 @@ type term struct {
 	// methods of the caller's context.
 	mu        sync.Mutex
 	overdueAt time.Time                                // time of the first call to overdue that observed an overdue term
+	runnables context.Context                          // the runnables' context
 	cancel    context.CancelCauseFunc                  // cancels the runnables' context
 	inFlight  map[*fencedWrite]context.CancelCauseFunc // nil after the writes have been cancelled
 }
@@ -93,7 +98,7 @@ func (c *termContext) Err() error {
 func (t *term) context(parent context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(parent, termKey{}, t))
 	t.mu.Lock()
-	t.cancel = cancel
+	t.runnables, t.cancel = ctx, cancel
 	t.mu.Unlock()
 	if cause := t.state.Load().cause; cause != nil {
 		cancel(cause)
@@ -230,7 +235,7 @@ func (t *term) loss() error {
 // admit registers a write, or returns an error if the term is over. The returned context is cancelled when the term
 // ends. The caller must call done after the write.
 func (t *term) admit(ctx context.Context) (_ context.Context, done func(), err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := t.writeContext(ctx)
 	w := &fencedWrite{}
 	t.mu.Lock()
 	if t.inFlight != nil {
@@ -250,6 +255,37 @@ func (t *term) admit(ctx context.Context) (_ context.Context, done func(), err e
 		return nil, nil, notLeading(err)
 	}
 	return ctx, done, nil
+}
+
+// writeGrace is the time that a write of a shard has to complete after the runnables' context was cancelled.
+const writeGrace = 250 * time.Millisecond
+
+// writeContext returns the context for a write. A shard can move at any time. A write that was sent is then not
+// cancelled together with its runnable, so that its version is recorded for the next leader.
+func (t *term) writeContext(caller context.Context) (context.Context, context.CancelCauseFunc) {
+	if t.of.lastWrites == nil || caller.Err() != nil {
+		return context.WithCancelCause(caller)
+	}
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
+	stop := context.AfterFunc(caller, func() {
+		if t.isEnding() {
+			time.AfterFunc(writeGrace, func() { cancel(context.Cause(caller)) })
+			return
+		}
+		cancel(context.Cause(caller))
+	})
+	return ctx, func(cause error) {
+		stop()
+		cancel(cause)
+	}
+}
+
+// isEnding reports whether the runnables' context has been cancelled.
+func (t *term) isEnding() bool {
+	t.mu.Lock()
+	runnables := t.runnables
+	t.mu.Unlock()
+	return runnables != nil && runnables.Err() != nil
 }
 
 // writeError returns the error for an admitted write that has failed with err. If the term is over, it wraps both

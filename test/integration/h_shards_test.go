@@ -82,6 +82,7 @@ func (c *shardCalls) missing(ids []dynamiccontroller.ObjectIdentifiers) error {
 type shardMember struct {
 	*replica.Replica
 	h      *harness
+	name   string
 	wire   *wire
 	engine *dynamiccontroller.DynamicController
 	stop   func() error
@@ -108,9 +109,12 @@ func (h *harness) allowShards() {
 
 const testShards = 8
 
-func (h *harness) shardMember(name string, calls *shardCalls, served []gvrType) *shardMember {
+// shardMember starts a replica. The handlers write with the client.
+func (h *harness) shardMember(
+	name string, served []gvrType, handler func(*shardMember, dynamic.Interface) dynamiccontroller.Handler,
+) *shardMember {
 	h.Helper()
-	m := &shardMember{h: h, wire: &wire{}}
+	m := &shardMember{h: h, name: name, wire: &wire{}}
 	wired := m.wire.through(h)
 	o := replicaOptions(h, name)
 	o.Shards = testShards
@@ -120,13 +124,7 @@ func (h *harness) shardMember(name string, calls *shardCalls, served []gvrType) 
 	client := must(dynamic.NewForConfig(m.Fence(wired.config)))
 	m.engine = wired.controller(dynamiccontroller.Config{})
 	for _, gvr := range served {
-		h.serve(m.engine, gvr, func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-			calls.begin(id, name)
-			defer calls.end(id)
-			_, err := client.Resource(gvr).Namespace(id.Namespace()).Patch(ctx, id.Name(), types.MergePatchType,
-				[]byte(`{"metadata":{"annotations":{"written":"true"}}}`), metav1.PatchOptions{DryRun: []string{"All"}})
-			return err
-		})
+		h.serve(m.engine, gvr, handler(m, client))
 	}
 	h.noError(errors.Join(
 		m.RegisterForWarmShards("watches", m.engine.Watches()),
@@ -134,6 +132,17 @@ func (h *harness) shardMember(name string, calls *shardCalls, served []gvrType) 
 	))
 	m.stop = h.start(m.Run)
 	return m
+}
+
+// handler returns a handler that records its calls and sends a write.
+func (c *shardCalls) handler(m *shardMember, client dynamic.Interface) dynamiccontroller.Handler {
+	return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		c.begin(id, m.name)
+		defer c.end(id)
+		_, err := client.Resource(id.GVR).Namespace(id.Namespace()).Patch(ctx, id.Name(), types.MergePatchType,
+			[]byte(`{"metadata":{"annotations":{"written":"true"}}}`), metav1.PatchOptions{DryRun: []string{"All"}})
+		return err
+	}
 }
 
 // leads returns the number of shards that the replica leads.
@@ -200,7 +209,7 @@ func TestH5_EachObjectIsReconciledOnceAfterItsShardHasMoved(t *testing.T) {
 	calls := newShardCalls()
 	var members []*shardMember
 	for _, name := range strings.Fields("a b c") {
-		members = append(members, h.shardMember(name, calls, served))
+		members = append(members, h.shardMember(name, served, calls.handler))
 	}
 	a, b, c := members[0], members[1], members[2]
 	eventuallyLed(h, 2, a, b, c)

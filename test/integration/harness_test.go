@@ -428,6 +428,7 @@ func (h *harness) fence(gvr schema.GroupVersionResource, r *recorder) {
 type wire struct {
 	interceptor atomic.Pointer[interceptor]
 	count       atomic.Int64
+	held        atomic.Pointer[heldWatches]
 
 	mu      sync.Mutex
 	streams map[io.Closer]string // The response bodies of open watches and their paths.
@@ -475,11 +476,22 @@ func (w *wire) set(intercept interceptor) {
 // stream is the response body of a watch.
 type stream struct {
 	io.ReadCloser
-	closed func()
+	wire *wire
+	path string
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	n, err := s.ReadCloser.Read(p)
+	if held := s.wire.held.Load(); held != nil && strings.HasPrefix(s.path, "/apis/"+held.group+"/") {
+		<-held.released
+	}
+	return n, err
 }
 
 func (s *stream) Close() error {
-	s.closed()
+	s.wire.mu.Lock()
+	defer s.wire.mu.Unlock()
+	delete(s.wire.streams, s.ReadCloser)
 	return s.ReadCloser.Close()
 }
 
@@ -487,11 +499,23 @@ func (w *wire) track(body io.ReadCloser, path string) io.ReadCloser {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.streams[body] = path
-	return &stream{ReadCloser: body, closed: func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.streams, body)
-	}}
+	return &stream{ReadCloser: body, wire: w, path: path}
+}
+
+// heldWatches are watches of a group that receive nothing until released is closed.
+type heldWatches struct {
+	group    string
+	released chan struct{}
+}
+
+// hold keeps back what the watches of a type receive until release is called.
+func (w *wire) hold(gvr schema.GroupVersionResource) (release func()) {
+	held := &heldWatches{gvr.Group, make(chan struct{})}
+	w.held.Store(held)
+	return sync.OnceFunc(func() {
+		w.held.Store(nil)
+		close(held.released)
+	})
 }
 
 // cut closes the open watches of a type, as if the connection were lost. It returns the number of closed watches.

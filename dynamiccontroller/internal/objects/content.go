@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/json"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/wire"
+	"github.com/dynamic-controller/engine/internal/wire"
 )
 
 // checkContent returns an error if the part of the object that the projection keeps cannot be decoded. Such an object

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/wire"
+	"github.com/dynamic-controller/engine/internal/wire"
 )
 
 // Field numbers in k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto.

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/wire"
+	"github.com/dynamic-controller/engine/internal/wire"
 )
 
 // protobufPrefix precedes each object that Kubernetes encodes as protobuf. The prefix is followed by a runtime.Unknown,

@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
@@ -259,6 +260,19 @@ type View struct {
 
 // Options returns the subscription's options.
 func (v View) Options() Options { return *v.options }
+
+// GroupResource returns the type of the objects.
+func (v View) GroupResource() schema.GroupResource { return v.watch.key.GVR.GroupResource() }
+
+// IsBehind reports whether the watch has synced, but has not received an object with a resourceVersion that the API
+// server has. If the watch is for several namespaces, the object can be in any of them. IsBehind returns false if the
+// versions of the server cannot be compared.
+func (v View) IsBehind(resourceVersion uint64) bool {
+	return v.watch.listed.Load() && !slices.ContainsFunc(v.watch.reflectors, func(r *reflector) bool {
+		observed := version(r.observed.Load())
+		return observed == 0 || !version(resourceVersion).isNewer(observed)
+	})
+}
 
 // Value returns the value of the subscription's options. It can be replaced by [Subscription.Update].
 func (v View) Value() any { return v.options.Value }

@@ -8,7 +8,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/wire"
+	"github.com/dynamic-controller/engine/internal/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
