@@ -23,9 +23,10 @@
 //
 //	go test ./test/e2e -run Rounds -rounds 100 -seed 7
 //
-// The faults of a round, and the order of its changes, depend only on the seed and the round's number, so that
-// "-seed 7 -from 42 -rounds 1" repeats the faults of round 42. The number of changes also depends on the time that the
-// faults take. With -artifacts, the logs are preserved.
+// The faults of a round, and the order of its changes, depend only on the seed and the round's number, so that "-seed 7
+// -from 42 -rounds 1" repeats the faults of round 42. The number of changes also depends on the time that the faults
+// take. With -artifacts, the logs are preserved. With -fence-on-server, the API server rejects the late writes of the
+// engine's replicas; see package serverfence. Without it, late writes are counted by their reasons.
 //
 // The tests always start their own cluster and ignore TEST_KUBECONFIG, because they disrupt the cluster.
 package e2e

@@ -45,6 +45,10 @@ var rules = history.Rules{
 	Respected:    map[string]time.Duration{"": leaseDuration},
 }
 
+// serverDelay is the time within which an API server observes a change of a lease on a busy machine. An idle one needs
+// some milliseconds.
+const serverDelay = time.Second
+
 // coldList is the time that a replica needs to list the types of a shard.
 const coldList = 2 * time.Second
 
@@ -66,6 +70,7 @@ type fleet struct {
 	spare     *member         // Started only by faults. Nil without shards.
 	load      *load           // Nil for replicas of the platform.
 	webhook   *tcpproxy.Proxy // Between the API server and the webhook. Nil for replicas of the engine.
+	username  string          // The user whose writes the API server fences. Empty if there is none.
 }
 
 // member is one replica. Each time it is restarted, it runs as a new process.
@@ -97,6 +102,9 @@ func newFleet(t *testing.T) *fleet {
 func (f *fleet) startChanging(changing, constant int) {
 	f.Helper()
 	f.command = f.workerCommand
+	if *onServer {
+		f.fenceOnServer()
+	}
 	for _, m := range f.all() {
 		_, err := f.clients.CoreV1().ConfigMaps(f.namespace).Create(f.Context(),
 			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: m.name}}, metav1.CreateOptions{})
@@ -229,6 +237,7 @@ func (f *fleet) workerCommand(m *member) *exec.Cmd {
 	spec, err := json.Marshal(job{
 		Process: m.processName(), Member: m.name, Kubeconfig: f.cluster.Kubeconfig(), Server: m.proxy.Addr(),
 		Log: f.logFile(), Namespace: f.namespace, Lease: leaseName, Shards: m.shards, Types: f.types, Traps: f.dir,
+		Username: f.username,
 	})
 	f.noError(err)
 	binary, err := os.Executable()

@@ -48,6 +48,8 @@ type job struct {
 	Shards     int                           // Zero for a single leader.
 	Types      []schema.GroupVersionResource // The served types.
 	Traps      string                        // The directory of the traps.
+	// Username is the user whose writes are also fenced by the API server. It is empty if they are not.
+	Username string
 }
 
 // Timings of the leader election.
@@ -132,7 +134,11 @@ func (w *worker) replica(config *rest.Config) (*replica.Replica, error) {
 		return nil, err
 	}
 	w.status = r.Status
-	fenced := w.recordWrites(r.FencedConfig())
+	fenced := r.FencedConfig()
+	if w.Username != "" {
+		fenced = r.FenceOnServer(recorded, w.Username)
+	}
+	fenced = w.recordWrites(fenced)
 	if w.client, err = dynamic.NewForConfig(fenced); err != nil {
 		return nil, err
 	}

@@ -30,6 +30,9 @@ type Rules struct {
 	// Respected is how long replicas wait before they lead after the test has changed a lease by force. The zero key
 	// stands for all leases without a key of their own.
 	Respected map[string]time.Duration
+	// ServerDelay is the maximum time that the API server admits late writes after a change of the lease. If it is zero,
+	// the API server admits all late writes.
+	ServerDelay time.Duration
 	// Fleet is the lease that all other leases depend on, or empty if there is no such lease.
 	Fleet string
 }

@@ -146,6 +146,20 @@ func TestCheck_ExplainsLateWrites(t *testing.T) {
 	missed.want(t, testRules, "")
 }
 
+// With a fence on the server, no other reason counts.
+func TestCheck_LimitsLateWritesToTheDelayOfTheAPIServer(t *testing.T) {
+	// Process b has acquired the lease at version 20 and 5 s. The write of process a takes effect at 5.1 s.
+	late := good().with(Event{At: s(5.1), Process: "a", Kind: Arrived, Object: "x", Version: "21"},
+		Event{At: s(2.06), Process: "a", Kind: Stopped}, Event{At: s(5), Process: "a", Kind: Resumed})
+	rules := testRules
+	rules.ServerDelay = 50 * time.Millisecond
+	late.want(t, rules, `of x, sent at 2.051000, took effect when "b_1" held the lease`)
+	rules.ServerDelay = 150 * time.Millisecond
+	if report := late.want(t, rules, ""); report.Late["within the delay of the API server"] != 1 {
+		t.Errorf("got %v", report.Late)
+	}
+}
+
 func TestCheck_LimitsTheTimeWithoutALeader(t *testing.T) {
 	rules := testRules
 	rules.Takeover, rules.ReadInterval, rules.Assigned = 2*time.Second, time.Second, 5*time.Second

@@ -98,13 +98,13 @@ func (c *checker) checkLeases() {
 // test can miss versions of the lease while it is disconnected, so the renewals that replicas report count as well.
 func (c *checker) explainLateWrites() {
 	identity, handled, confirmed := map[string]string{}, map[string]bool{}, map[attempt]bool{}
-	holders := map[int64]string{}
+	holders := map[int64]Event{}
 	for _, e := range c.events {
 		switch e.Kind {
 		case Started:
 			identity[e.Process] = e.Holder
 		case Held:
-			holders[number(e.Version)] = e.Holder
+			holders[number(e.Version)] = e
 		case Begin:
 			handled[e.Object] = true
 		case Renewed:
@@ -126,7 +126,7 @@ func (c *checker) explainLateWrites() {
 			renewer = ""
 		case Arrived:
 			holder, known := holderBefore(holders, number(e.Version))
-			if e.Process != renewer && known && holder != identity[e.Process] {
+			if e.Process != renewer && known && holder.Holder != identity[e.Process] {
 				c.countLateWrite(sent[key], e, holder, handled[e.Object])
 			}
 		}
@@ -134,7 +134,7 @@ func (c *checker) explainLateWrites() {
 }
 
 // holderBefore returns the holder of the lease when an object got a version.
-func holderBefore(holders map[int64]string, version int64) (holder string, known bool) {
+func holderBefore(holders map[int64]Event, version int64) (holder Event, known bool) {
 	newest := int64(-1)
 	for v, h := range holders {
 		if v < version && v > newest {
@@ -144,11 +144,18 @@ func holderBefore(holders map[int64]string, version int64) (holder string, known
 	return holder, newest >= 0
 }
 
-func (c *checker) countLateWrite(sent, arrived Event, holder string, handled bool) {
+// countLateWrite counts a late write, or reports it as a violation. The holder is the event of its lease.
+func (c *checker) countLateWrite(sent, arrived, holder Event, handled bool) {
 	reason := c.reasonForLateWrite(sent, arrived, handled)
+	if delay := c.rules.ServerDelay; delay > 0 {
+		reason = ""
+		if arrived.At < holder.At.Add(delay) {
+			reason = "within the delay of the API server"
+		}
+	}
 	if reason == "" {
 		c.violation(arrived, "write %d of %s, sent at %s, took effect when %q held the lease",
-			sent.ID, arrived.Object, at(sent.At), holder)
+			sent.ID, arrived.Object, at(sent.At), holder.Holder)
 		return
 	}
 	c.report.late(reason, 1)
