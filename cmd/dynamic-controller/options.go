@@ -60,6 +60,7 @@ const (
 	flagRetryPeriod    = "leader-elect-retry-period"
 	flagLeaseName      = "leader-elect-resource-name"
 	flagLeaseNamespace = "leader-elect-resource-namespace"
+	flagFenceOnServer  = "leader-elect-fence-on-server"
 
 	flagHealth      = "health-probe-bind-address"
 	flagMetrics     = "metrics-bind-address"
@@ -90,6 +91,8 @@ type options struct {
 
 	engine  dynamiccontroller.Config
 	replica replica.Options
+	// fenceOnServer makes writes carry what the policy of package serverfence checks.
+	fenceOnServer bool
 
 	healthAddress, metricsAddress, webhookAddress string
 	metricsSecure, typeLabels                     bool
@@ -173,6 +176,8 @@ func (o *options) flags() cliflag.NamedFlagSets {
 	f.StringVar(&o.replica.LeaseName, flagLeaseName, "dynamic-controller", "the `NAME` of the Lease")
 	f.StringVar(&o.replica.LeaseNamespace, flagLeaseNamespace, "",
 		"the `NAMESPACE` of the Lease (default: the namespace of the platform)")
+	f.BoolVar(&o.fenceOnServer, flagFenceOnServer, false, "let the API server reject writes that arrive after another "+
+		"replica has acquired the Lease. Requires the ValidatingAdmissionPolicy and the permissions of the chart")
 
 	f = sections.FlagSet("endpoint")
 	f.StringVar(&o.healthAddress, flagHealth, ":8081", "the `ADDRESS` of the probes /livez, /readyz and /healthz, as "+
@@ -314,6 +319,7 @@ func (o *options) validate() error {
 		{flagLeaseDuration, !elect || o.replica.LeaseDuration > 0, positive, o.replica.LeaseDuration},
 		{flagRenewDeadline, !elect || o.replica.RenewDeadline > 0, positive, o.replica.RenewDeadline},
 		{flagRetryPeriod, !elect || o.replica.RetryPeriod > 0, positive, o.replica.RetryPeriod},
+		{flagFenceOnServer, elect || !o.fenceOnServer, "requires --" + flagLeaderElect + "=true", o.fenceOnServer},
 		{flagHealth, isAddress(o.healthAddress), address, o.healthAddress},
 		{flagMetrics, isAddress(o.metricsAddress), address, o.metricsAddress},
 		{flagMetrics, o.metricsSecure || o.metricsAddress == noAddress || isLoopback(o.metricsAddress),

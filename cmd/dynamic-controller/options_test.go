@@ -147,6 +147,11 @@ func TestFlags_ReportProblemsByFlagName(t *testing.T) {
 			args: "--leader-elect-resource-name=",
 			want: []string{`--leader-elect-resource-name: is required with leader election, got ""`},
 		},
+		"fence on the server without leader election": {
+			args: "--leader-elect=false --leader-elect-fence-on-server",
+			want: []string{"--leader-elect-fence-on-server: requires --leader-elect=true, got true"},
+		},
+		"fence on the server":                  {args: "--leader-elect-fence-on-server"},
 		"an address and a name of the webhook": {args: "--webhook-bind-address=:9443 --webhook-name=hook"},
 		"an invalid address and name of the webhook": {
 			args: "--webhook-bind-address=9443 --webhook-name=a.b",

@@ -51,8 +51,20 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	// Clients with the fenced config reject writes when this replica may have lost the Lease.
-	fenced := r.FencedConfig()
+	kubernetes, err := checkConnection(ctx, log, cfg, connectTimeout)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // cancelled before the connection was checked
+		}
+		return err
+	}
+	if err := kubernetes.check(log, o.allowUnsupportedKubernetes); err != nil {
+		return err
+	}
+	fenced, fenceMetrics, err := newFence(ctx, log, r, cfg, o)
+	if err != nil {
+		return err
+	}
 	recorder, err := newRecorder(log, fenced)
 	if err != nil {
 		return err
@@ -66,23 +78,13 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	kubernetes, err := checkConnection(ctx, log, cfg, connectTimeout)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil // cancelled before the connection was checked
-		}
-		return err
-	}
-	if err := kubernetes.check(log, o.allowUnsupportedKubernetes); err != nil {
-		return err
-	}
 	if err := p.Serve(ctx); err != nil {
 		return err
 	}
 	if err := e.register(r, p); err != nil {
 		return err
 	}
-	webhookChecks, webhookMetrics, err := registerWebhook(log, r, cfg, o, p.Review)
+	webhookChecks, webhookMetrics, err := registerWebhook(log, r, cfg, fenced, o, p.Review)
 	if err != nil {
 		return err
 	}
@@ -91,7 +93,7 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	registry := newRegistry(e, r, p.States, clients, o.features, kubernetes)
-	registry.MustRegister(webhookMetrics...)
+	registry.MustRegister(append(webhookMetrics, fenceMetrics...)...)
 	metrics := promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	pages := newPages(log, e, newStatusSources(e, r.Status, p.Summaries, info))
 	if err := registerDiagnostics(log, r, cfg, o, metrics, pages); err != nil {

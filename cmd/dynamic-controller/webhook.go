@@ -25,7 +25,7 @@ const maxConnections = 64
 // registerWebhook serves the webhook on every replica and maintains its certificate on the leader. It returns the
 // health checks and metrics of the webhook, or none if the webhook is disabled.
 func registerWebhook(
-	log logr.Logger, r *replica.Replica, cfg *rest.Config, o *options, review webhook.ReviewFunc,
+	log logr.Logger, r *replica.Replica, cfg, fenced *rest.Config, o *options, review webhook.ReviewFunc,
 ) ([]healthz.HealthChecker, []prometheus.Collector, error) {
 	if o.webhookAddress == noAddress {
 		return nil, nil, nil
@@ -35,7 +35,7 @@ func registerWebhook(
 		Namespace: o.platform.Namespace, Name: o.webhookName, Webhook: webhook.Name,
 	}
 	loader, err1 := servingcert.NewLoader(log, cfg, options)
-	manager, err2 := servingcert.NewManager(log, r.FencedConfig(), options)
+	manager, err2 := servingcert.NewManager(log, fenced, options)
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, nil, err
 	}

@@ -102,6 +102,7 @@ leaderElection:
   retryPeriod: 11s
   resourceName: g
   resourceNamespace: h
+  fenceOnServer: true
 health: {bindAddress: ":1"}
 metrics: {bindAddress: "0", secure: false, typeLabels: false, tlsCertFile: i, tlsPrivateKeyFile: j}
 webhook: {bindAddress: ":2", name: k}

@@ -67,6 +67,7 @@ type LeaderElection struct {
 	RetryPeriod       *string `json:"retryPeriod,omitempty" flag:"leader-elect-retry-period"`
 	ResourceName      *string `json:"resourceName,omitempty" flag:"leader-elect-resource-name"`
 	ResourceNamespace *string `json:"resourceNamespace,omitempty" flag:"leader-elect-resource-namespace"`
+	FenceOnServer     *bool   `json:"fenceOnServer,omitempty" flag:"leader-elect-fence-on-server"`
 }
 
 // Health configures the probes.

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/transport"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/serverfence"
 )
 
 // Client returns a client that acts as the identity. All clients share connections and one rate limiter.
@@ -97,6 +99,9 @@ var (
 	// impersonationForbidden matches messages about denied impersonation. The verb is impersonate. With constrained
 	// impersonation, it is impersonate:MODE or impersonate-on:MODE:VERB.
 	impersonationForbidden = regexp.MustCompile(unauthorized + `impersonate(-on)?[ :]`)
+	// fieldsForbidden matches messages about the extra fields that writes carry with a fence on the server. They do not
+	// depend on the identity.
+	fieldsForbidden = regexp.MustCompile(unauthorized + `impersonate resource "userextras/`)
 )
 
 // IsPermissionMissing reports whether err means that a user lacks the permission for a request. Such an error does not
@@ -104,8 +109,15 @@ var (
 func IsPermissionMissing(err error) bool { return isForbidden(err, permissionMissing) }
 
 // IsImpersonationForbidden reports whether err means that the platform is not permitted to impersonate an identity.
-// Other Forbidden errors concern the request itself, for example because the identity lacks a permission.
-func IsImpersonationForbidden(err error) bool { return isForbidden(err, impersonationForbidden) }
+// Other Forbidden errors concern the request itself, for example because the identity lacks a permission, or the fields
+// of the fence on the server (see IsFenceForbidden).
+func IsImpersonationForbidden(err error) bool {
+	return isForbidden(err, impersonationForbidden) && !IsFenceForbidden(err)
+}
+
+// IsFenceForbidden reports whether err means that the platform is not permitted to set the fields that its writes carry
+// with a fence on the server.
+func IsFenceForbidden(err error) bool { return isForbidden(err, fieldsForbidden) }
 
 func isForbidden(err error, message *regexp.Regexp) bool {
 	var status apierrors.APIStatus
@@ -123,6 +135,11 @@ func ImpersonationAdvice(id Identity) string {
 	return fmt.Sprintf("bind the platform's ServiceAccount to a Role in namespace %s with "+
 		"verbs [get, impersonate], resources [serviceaccounts], resourceNames [%s]", id.Namespace, id.Name)
 }
+
+// FenceAdvice describes how to grant the platform the permission to set the fields of the fence on the server.
+const FenceAdvice = "the operator must bind the platform's ServiceAccount to a ClusterRole with verbs [impersonate], " +
+	"apiGroups [authentication.k8s.io], resources [userextras/" + serverfence.LeaseExtra + ", userextras/" +
+	serverfence.HolderExtra + "]"
 
 // ConsentAdvice describes how an existing ServiceAccount allows a Blueprint.
 func ConsentAdvice(id Identity, blueprint string) string {

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -26,7 +27,8 @@ type Attempt struct {
 
 // Do calls send and returns its error. If the impersonation is denied, the error is a *Rejection. If the same attempt
 // was denied recently, Do returns a *Rejection without calling send. With constrained impersonation, the API server can
-// deny the impersonation for some requests and permit it for others.
+// deny the impersonation for some requests and permit it for others. If the platform lacks the permission for its fence
+// on the server, the error contains FenceAdvice, because the identity is not the cause.
 func (d *Denials) Do(a Attempt, send func() error) error {
 	if a.Identity.IsPlatform() {
 		return send()
@@ -38,6 +40,9 @@ func (d *Denials) Do(a Attempt, send func() error) error {
 		}
 	}
 	err := send()
+	if IsFenceForbidden(err) {
+		return fmt.Errorf("%w; %s", err, FenceAdvice)
+	}
 	if !IsImpersonationForbidden(err) {
 		return err
 	}

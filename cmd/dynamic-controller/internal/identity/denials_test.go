@@ -2,6 +2,7 @@ package identity
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/serverfence"
 )
 
 func TestDenials(t *testing.T) {
@@ -58,6 +61,23 @@ func TestDenials(t *testing.T) {
 			checkSent(t, d, get, true)
 		})
 	}
+}
+
+// The identity is not the cause if the platform is not permitted to set the fields of its fence on the server.
+func TestDenials_MissingPermissionForTheFenceIsNotThatOfTheIdentity(t *testing.T) {
+	d := NewDenials(clock.RealClock{})
+	denied := apierrors.NewForbidden(schema.GroupResource{Group: "authentication.k8s.io", Resource: "userextras"}, "ns/l",
+		errors.New(`User "platform" cannot impersonate resource "userextras/`+serverfence.LeaseExtra+`" in API group `+
+			`"authentication.k8s.io" at the cluster scope`))
+	get := Attempt{Identity: web, Verb: "get", Resource: configMaps, Namespace: "shop"}
+	err := d.Do(get, func() error { return denied })
+	if rejection := (*Rejection)(nil); errors.As(err, &rejection) {
+		t.Errorf("got the rejection %v", rejection)
+	}
+	if !errors.Is(err, denied) || !strings.HasSuffix(err.Error(), "; "+FenceAdvice) {
+		t.Errorf("got %v", err)
+	}
+	checkSent(t, d, get, true)
 }
 
 func checkSent(t *testing.T, d *Denials, a Attempt, want bool) {

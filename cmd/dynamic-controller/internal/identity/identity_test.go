@@ -9,6 +9,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/serverfence"
 )
 
 var (
@@ -223,6 +225,7 @@ func TestIsImpersonationForbidden(t *testing.T) {
 	forbidden := func(resource, name, message string) error {
 		return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, name, errors.New(message))
 	}
+	fields := forbidden("userextras", "ns/l", user+`impersonate resource "userextras/`+serverfence.LeaseExtra+`"`)
 	for name, test := range map[string]struct {
 		err  error
 		want bool
@@ -240,6 +243,7 @@ func TestIsImpersonationForbidden(t *testing.T) {
 		"constrained to a request": {
 			forbidden("configmaps", "", user+`impersonate-on:serviceaccount:get resource "x"`), true,
 		},
+		"the fields of the fence": {fields, false},
 		"denied to the identity": {
 			forbidden("configmaps", "page", `User "system:serviceaccount:shop:web" cannot get resource "configmaps"`), false,
 		},
@@ -262,6 +266,10 @@ func TestIsImpersonationForbidden(t *testing.T) {
 				t.Errorf("got %t for %v", got, test.err)
 			}
 		})
+	}
+	if !IsFenceForbidden(fields) ||
+		IsFenceForbidden(forbidden("serviceaccounts", "web", user+`impersonate resource "serviceaccounts"`)) {
+		t.Error("the fields of the fence are confused with the identity")
 	}
 	if !IsPermissionMissing(forbidden("configmaps", "a", `User "web" cannot delete resource "configmaps"`)) ||
 		IsPermissionMissing(forbidden("configmaps", "a", `the policy says: User "web" cannot delete resource "x"`)) {
