@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/serverfence"
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
@@ -49,7 +50,26 @@ func newAPI(t *testing.T) *api {
 	for _, obj := range append(prepared, documents(t, read(t, "testdata/monitoring-crds.yaml"))...) {
 		eventually(t, func(context.Context) error { return a.apply(obj) }) // the namespace can be terminating
 	}
+	a.keepLeasesAsParameters()
 	return a
+}
+
+// keepLeasesAsParameters installs a policy that applies to nothing, and never deletes it. Without a binding that has
+// Leases as parameters, the API server would stop watching them when a test deletes the policy of the chart, and would
+// not start again (see package serverfence).
+func (a *api) keepLeasesAsParameters() {
+	a.Helper()
+	policy, binding, err1 := serverfence.Objects(serverfence.Options{
+		Name: "leases-as-parameters", LeaseNamespace: "none", LeaseName: "none", Username: "none",
+	})
+	admission := a.kube.AdmissionregistrationV1()
+	_, err2 := admission.ValidatingAdmissionPolicies().Create(a.Context(), policy, metav1.CreateOptions{})
+	_, err3 := admission.ValidatingAdmissionPolicyBindings().Create(a.Context(), binding, metav1.CreateOptions{})
+	for _, err := range []error{err1, err2, err3} {
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			a.Fatal(err)
+		}
+	}
 }
 
 func eventually(t *testing.T, check func(context.Context) error) {

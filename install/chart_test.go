@@ -53,7 +53,10 @@ func read(t *testing.T, file string) string {
 
 // render returns the output of each template of the chart, by the name of its file. Helm does the same for "helm
 // template" with the name of the platform as the name of the release.
-func render(values map[string]any) (map[string]string, error) {
+func render(values map[string]any) (map[string]string, error) { return renderIn(namespace, values) }
+
+// renderIn is like render for a release in another namespace.
+func renderIn(namespace string, values map[string]any) (map[string]string, error) {
 	chart, err := loader.LoadDir(chartDir)
 	if err != nil {
 		return nil, err
@@ -77,9 +80,15 @@ func render(values map[string]any) (map[string]string, error) {
 }
 
 // rendered returns the objects of the chart, in the order of the files.
-func rendered(t *testing.T, values map[string]any) (all []*unstructured.Unstructured) {
+func rendered(t *testing.T, values map[string]any) []*unstructured.Unstructured {
 	t.Helper()
-	files, err := render(values)
+	return renderedIn(t, namespace, values)
+}
+
+// renderedIn is like rendered for a release in another namespace.
+func renderedIn(t *testing.T, namespace string, values map[string]any) (all []*unstructured.Unstructured) {
+	t.Helper()
+	files, err := renderIn(namespace, values)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,6 +180,8 @@ func TestChart_ReportsInvalidValues(t *testing.T) {
 		{"resources: {limit: {memory: 1Gi}}", "at '/resources': additional properties 'limit' not allowed"},
 		{"permissions: [{resources: [pods], verbs: [get]}]", "at '/permissions/0': missing property 'apiGroups'"},
 		{"flowControl: {identities: [{namespace: shop}]}", "at '/flowControl/identities/0': missing property 'name'"},
+		{"serverFence: {action: Warn}", "at '/serverFence/action': value must be one of 'Deny', 'Audit'"},
+		{"serverFence: {action: [Audit]}", "at '/serverFence/action'"},
 		{"networkPolicy: {apiServer: {ports: [https]}}", "at '/networkPolicy/apiServer/ports/0': got string, want integer"},
 		{"metrics: {serviceMonitor: {credentials: {name: a}}}", "at '/metrics/serviceMonitor/credentials'"},
 		{"metrics: {serviceMonitor: {enabled: true}}", "metrics.serviceMonitor.enabled: requires metrics.tlsSecret, so that"},

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/transport"
 
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
@@ -59,13 +60,7 @@ permissions:
 
 // The platform runs with the arguments and the permissions of the chart, and no request is denied.
 func TestPlatform_RunsWithThePermissionsOfTheChart(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), name)
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/dynamic-controller")
-	build.Dir = ".."
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the program: %v\n%s", err, out)
-	}
+	binary := build(t)
 	for name, more := range map[string]string{
 		"with the defaults":    "",
 		"in a namespace":       "namespaces: [shop]\n",
@@ -78,7 +73,7 @@ func TestPlatform_RunsWithThePermissionsOfTheChart(t *testing.T) {
 			a.applyAll(namespaces(t, "shop"))
 			a.applyAll(slices.Concat(objects, documents(t, read(t, "../examples/kind/tenant.yaml"))))
 			schemas := &flowSchemas{seen: map[string]map[string]bool{}}
-			kubeconfig, proxy := a.account(schemas)
+			kubeconfig, proxy := a.account(schemas.wrap)
 			a.waitForPermissions()
 			a.start(binary, append(localArgs(t, objects), "--kubeconfig", kubeconfig))
 			a.serveWebApp()
@@ -90,10 +85,24 @@ func TestPlatform_RunsWithThePermissionsOfTheChart(t *testing.T) {
 	}
 }
 
-// account returns a kubeconfig with a token for the platform's ServiceAccount, and a proxy that records its calls.
-func (a *api) account(schemas *flowSchemas) (kubeconfig string, calls *apiproxy.Proxy) {
+// build builds the program.
+func build(t *testing.T) (binary string) {
+	t.Helper()
+	binary = filepath.Join(t.TempDir(), name)
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/dynamic-controller")
+	build.Dir = ".."
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the program: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// account returns a kubeconfig with a token for the platform's ServiceAccount, and a proxy that records its calls. wrap
+// can inspect its requests and the responses.
+func (a *api) account(wrap transport.WrapperFunc) (kubeconfig string, calls *apiproxy.Proxy) {
 	a.Helper()
-	proxy, err := apiproxy.Start(a.cluster.Config(), schemas.wrap)
+	proxy, err := apiproxy.Start(a.cluster.Config(), wrap)
 	if err != nil {
 		a.Fatal(err)
 	}
@@ -117,16 +126,16 @@ func (a *api) account(schemas *flowSchemas) (kubeconfig string, calls *apiproxy.
 
 // waitForPermissions waits until the platform's ServiceAccount has its permissions. The API server reads roles from a
 // cache, and the rules of the aggregated role are set by a controller.
-func (a *api) waitForPermissions() {
+func (a *api) waitForPermissions(more ...authorizationv1.ResourceAttributes) {
 	a.Helper()
-	for _, want := range []authorizationv1.ResourceAttributes{
+	for _, want := range append(more, []authorizationv1.ResourceAttributes{
 		{Group: "demo.example.com", Resource: "webapps", Subresource: "status", Verb: "patch", Namespace: "shop"},
 		{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions", Verb: "create"},
 		{Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace, Verb: "create"},
 		{Group: "apps", Resource: "controllerrevisions", Namespace: namespace, Verb: "create"},
 		{Group: "events.k8s.io", Resource: "events", Namespace: metav1.NamespaceDefault, Verb: "create"},
 		{Resource: "serviceaccounts", Namespace: "shop", Name: "webapps", Verb: "impersonate"},
-	} {
+	}...) {
 		eventually(a.T, func(ctx context.Context) error {
 			review, err := a.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 				Spec: authorizationv1.SubjectAccessReviewSpec{User: account(namespace, name), ResourceAttributes: &want},
@@ -163,8 +172,37 @@ func localArgs(t *testing.T, objects []*unstructured.Unstructured) (args []strin
 	return args
 }
 
+// platformLog is the log of a running platform.
+type platformLog struct {
+	mu    sync.Mutex // Guards lines.
+	lines []string
+}
+
+func (l *platformLog) add(line string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, line)
+}
+
+func (l *platformLog) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.lines, "\n")
+}
+
+// wait waits until the log contains a message.
+func (l *platformLog) wait(t *testing.T, message string) {
+	t.Helper()
+	eventually(t, func(context.Context) error {
+		if !strings.Contains(l.text(), `"msg":"`+message+`"`) {
+			return fmt.Errorf("the platform has not logged %q", message)
+		}
+		return nil
+	})
+}
+
 // start runs the platform until the test ends. The log is shown if the test fails.
-func (a *api) start(binary string, args []string) {
+func (a *api) start(binary string, args []string) *platformLog {
 	a.Helper()
 	cmd := exec.CommandContext(a.Context(), binary, args...)
 	cmd.Env = append(os.Environ(), "POD_NAME=one", "POD_NAMESPACE="+namespace)
@@ -177,21 +215,21 @@ func (a *api) start(binary string, args []string) {
 	if err := cmd.Start(); err != nil {
 		a.Fatal(err)
 	}
-	var log []string
-	read := make(chan struct{})
+	log, read := &platformLog{}, make(chan struct{})
 	go func() {
 		defer close(read)
 		for s := bufio.NewScanner(stderr); s.Scan(); {
-			log = append(log, s.Text())
+			log.add(s.Text())
 		}
 	}()
 	a.Cleanup(func() {
 		<-read // the context of the test has ended
 		_ = cmd.Wait()
 		if a.Failed() {
-			a.Logf("the log of the platform:\n%s", strings.Join(log, "\n"))
+			a.Logf("the log of the platform:\n%s", log.text())
 		}
 	})
+	return log
 }
 
 // serveWebApp waits until an instance is ready and its deletion with the Blueprint has completed.

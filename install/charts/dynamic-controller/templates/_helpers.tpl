@@ -21,6 +21,9 @@
 {{- with .Values.namespaces }}
 - --namespaces={{ join "," . }}
 {{- end }}
+{{- if .Values.serverFence.enabled }}
+- --leader-elect-fence-on-server
+{{- end }}
 - --health-probe-bind-address=:8081
 {{- if .Values.metrics.enabled }}
 - --metrics-bind-address=:8443
@@ -67,6 +70,12 @@ labelSelector:
   matchLabels:
     app.kubernetes.io/name: dynamic-controller
 matchLabelKeys: [pod-template-hash]
+{{- end -}}
+
+{{/* A CEL expression for a field of the sender of a write. It is an empty string if the field is missing. */}}
+{{- define "dynamic-controller.fenceField" -}}
+{{- $field := printf "fence.dynamic-controller.github.io/%s" . | quote -}}
+(has(request.userInfo.extra) && {{ $field }} in request.userInfo.extra && request.userInfo.extra[{{ $field }}].size() == 1 ? request.userInfo.extra[{{ $field }}][0] : '')
 {{- end -}}
 
 {{/* Values that contradict each other. */}}
