@@ -48,8 +48,8 @@ func (p *process) wantMetrics(texts ...string) {
 
 func TestMetrics_IncludeBlueprintsAndTheirTypes(t *testing.T) {
 	a := newAPI(t)
-	args := slices.Concat(localMetrics, a.webhookArgs(), []string{"--" + flagQPS, "1000"})
-	p := startServing(t, a.cluster.Kubeconfig(), args...)
+	args := slices.Concat(localMetrics, a.webhookArgs(), []string{"--" + flagQPS, "1000", "--" + flagFenceOnServer})
+	p := startServing(t, a.account(a.platformName(), everything()), args...)
 	a.installWebhookOf(p)
 	p.waitLog(line{Msg: "Webhook certificate loaded"})
 	a.apply(websites)
@@ -65,7 +65,7 @@ func TestMetrics_IncludeBlueprintsAndTheirTypes(t *testing.T) {
 		`dynamiccontroller_blueprints{state="Served"} 1`, `dynamiccontroller_blueprints{state="Rejected"} 0`,
 		`dynamiccontroller_reconciles_total{`+group, `dynamiccontroller_queue_items{`+group,
 		"dynamiccontroller_leading 1", "dynamiccontroller_term 1", `leader_election_master_status{name="`+leaseOf(t)+`"} 1`,
-		`dynamiccontroller_mapper_lag_seconds{source="CRDs"} 0`,
+		`dynamiccontroller_mapper_lag_seconds{source="CRDs"} 0`, "dynamiccontroller_server_fence_enforced 0",
 		"go_goroutines", "process_resident_memory_bytes",
 	)
 	body := p.metrics()
