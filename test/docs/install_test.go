@@ -70,6 +70,26 @@ func TestInstall_CommandsForHelmWork(t *testing.T) {
 	if out, err := admin.sh("helm list -q -n " + platformNamespace); err != nil || out != "dynamic-controller\n" {
 		t.Errorf("got the releases %q and the error %v after the take-over", out, err)
 	}
+
+	admin.startFakeControllers(platformNamespace)
+	for _, c := range install.blockWith(t, "serverFence.action=Audit") {
+		admin.run(c)
+	}
+	admin.run(operations.blockWith(t, "helm uninstall")[0])
+	admin.fenceIsKept("Deny")
+	admin.run(again)
+	admin.run(command{text: release[1].text + " --set serverFence.enabled=true,serverFence.action=Audit"})
+	admin.fenceIsKept("Audit")
+}
+
+// fenceIsKept fails the test if the policy of the fence on the server is missing, or has another action.
+func (u *user) fenceIsKept(action string) {
+	u.Helper()
+	out, err := u.sh("kubectl get validatingadmissionpolicy dynamic-controller-fence -o name && " +
+		"kubectl get validatingadmissionpolicybinding dynamic-controller-fence -o 'jsonpath={.spec.validationActions[0]}'")
+	if err != nil || !strings.HasSuffix(out, "\n"+action) {
+		u.Errorf("got %q and the error %v, want the policy with the action %s", out, err, action)
+	}
 }
 
 // deployed returns a field of the platform's Deployment.

@@ -25,6 +25,8 @@ import (
 	"k8s.io/client-go/transport"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/serverfence"
 )
 
 var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
@@ -215,6 +217,22 @@ func TestAPIServer_ImpersonationRequiresOneNamedServiceAccount(t *testing.T) {
 			!strings.Contains(err.Error(), atClusterScope) {
 			t.Errorf("with %s: got %v, want impersonation to be denied %s", name, err, atClusterScope)
 		}
+	}
+}
+
+// With a fence on the server, writes carry extra fields of the user.
+func TestAPIServer_FieldsOfTheFenceRequireAPermission(t *testing.T) {
+	r := newRig(t)
+	r.grantImpersonation()
+	cfg := rest.CopyConfig(r.config)
+	cfg.Impersonate = rest.ImpersonationConfig{UserName: r.web().Username(), Extra: map[string][]string{
+		serverfence.LeaseExtra: {"any/lease"}, serverfence.HolderExtra: {"any"},
+	}}
+	client, err := dynamic.NewForConfig(cfg)
+	r.must(err)
+	_, err = client.Resource(configMaps).Namespace(r.tenant).Get(t.Context(), "x", metav1.GetOptions{})
+	if !IsFenceForbidden(err) || IsImpersonationForbidden(err) {
+		t.Errorf("got %v, want that the fields are denied", err)
 	}
 }
 
