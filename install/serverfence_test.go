@@ -24,7 +24,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/transport"
-	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/serverfence"
 	"github.com/dynamic-controller/engine/test/apiproxy"
@@ -131,10 +130,10 @@ func TestPlatform_FencesWritesOnTheServer(t *testing.T) {
 	a.waitForWebhookCertificate()
 
 	lease, err := a.kube.CoordinationV1().Leases(namespace).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || lease.Spec.HolderIdentity == nil {
+		t.Fatalf("got the Lease %v and the error %v, want a holder", lease.Spec, err)
 	}
-	if err := a.writeAsPlatform(ptr.Deref(lease.Spec.HolderIdentity, "")); err != nil {
+	if err := a.writeAsPlatform(*lease.Spec.HolderIdentity); err != nil {
 		t.Errorf("a write of the leader: %v", err)
 	}
 	for _, holder := range []string{"another", ""} {
@@ -268,7 +267,9 @@ func TestPlatform_ReportsAMissingPermissionForTheFence(t *testing.T) {
 				granted = fencePermissions[2:]
 			}
 			a.waitForPermissions(granted...)
-			cmd := exec.CommandContext(t.Context(), binary, append(localArgs(t, objects), "--kubeconfig", kubeconfig)...)
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, binary, append(localArgs(t, objects), "--kubeconfig", kubeconfig)...)
 			cmd.Env = append(os.Environ(), "POD_NAME=one", "POD_NAMESPACE="+namespace)
 			out, err := cmd.CombinedOutput()
 			if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
