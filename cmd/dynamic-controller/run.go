@@ -63,6 +63,9 @@ func run(ctx context.Context, o *options) error {
 	}
 	fenced, fenceMetrics, err := newFence(ctx, log, r, cfg, o)
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil // cancelled before the permissions were checked
+		}
 		return err
 	}
 	recorder, err := newRecorder(log, fenced)
