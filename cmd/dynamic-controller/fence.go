@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -28,19 +29,19 @@ func newFence(
 	if !o.fenceOnServer {
 		return r.FencedConfig(), nil, nil
 	}
-	options := serverfence.Options{
+	fence := serverfence.Options{
 		Name: o.replica.LeaseName, LeaseNamespace: o.replica.LeaseNamespace, LeaseName: o.replica.LeaseName,
 	}
 	var err error
-	if options.Username, err = signedUsername(ctx, cfg, options); err != nil {
+	if fence.Username, err = signedUsername(ctx, cfg, fence); err != nil {
 		return nil, nil, fmt.Errorf("--%s: %w", flagFenceOnServer, err)
 	}
 	p := &fenceProbe{
 		log:       log.WithName("fence"),
 		hasLeader: func() bool { return r.Status().Leader != "" },
-		probe:     func(ctx context.Context) error { return serverfence.Probe(ctx, cfg, options) },
+		probe:     func(ctx context.Context) error { return serverfence.Probe(ctx, cfg, fence) },
 	}
-	return r.FenceOnServer(cfg, options.Username), []prometheus.Collector{p.metric()},
+	return r.FenceOnServer(cfg, fence.Username), []prometheus.Collector{p.metric()},
 		r.RegisterWithoutLeaderElection("fence-probe", replica.RunFunc(p.run))
 }
 
@@ -49,18 +50,22 @@ func newFence(
 func signedUsername(ctx context.Context, cfg *rest.Config, o serverfence.Options) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	username, err := review(ctx, cfg)
+	user, err := review(ctx, cfg)
 	if err != nil {
 		return "", fmt.Errorf("find out the name of the platform's user: %w", err)
 	}
 	signed := rest.CopyConfig(cfg)
-	signed.Impersonate = rest.ImpersonationConfig{UserName: username, Extra: map[string][]string{
+	signed.Impersonate = rest.ImpersonationConfig{UserName: user.Username, Extra: map[string][]string{
 		serverfence.LeaseExtra: {o.LeaseNamespace + "/" + o.LeaseName}, serverfence.HolderExtra: {"none"},
 	}}
-	_, err = review(ctx, signed)
+	impersonated, err := review(ctx, signed)
+	lost := slices.DeleteFunc(user.Groups, func(group string) bool { return slices.Contains(impersonated.Groups, group) })
 	switch {
+	case err == nil && len(lost) > 0:
+		return "", fmt.Errorf("the user %s does not belong to the groups %q when it impersonates itself: "+
+			"run the platform as a ServiceAccount, or as a user without groups", user.Username, lost)
 	case err == nil:
-		return username, nil
+		return user.Username, nil
 	case identity.IsFenceForbidden(err):
 		return "", fmt.Errorf("%w; %s", err, identity.FenceAdvice)
 	case identity.IsImpersonationForbidden(err):
@@ -71,24 +76,23 @@ func signedUsername(ctx context.Context, cfg *rest.Config, o serverfence.Options
 	}
 }
 
-// review returns the name of the user of a request.
-func review(ctx context.Context, cfg *rest.Config) (string, error) {
+// review returns the user of a request.
+func review(ctx context.Context, cfg *rest.Config) (authenticationv1.UserInfo, error) {
 	client, err := authenticationclient.NewForConfig(cfg)
 	if err != nil {
-		return "", err
+		return authenticationv1.UserInfo{}, err
 	}
 	answer, err := client.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
-		return "", err
+		return authenticationv1.UserInfo{}, err
 	}
-	return answer.Status.UserInfo.Username, nil
+	return answer.Status.UserInfo, nil
 }
 
 const (
-	// firstFenceProbes is the interval of the probes until one has succeeded.
-	firstFenceProbes = 5 * time.Second
-	// fenceProbes is the interval of later probes.
-	fenceProbes = time.Minute
+	// The interval of the probes is minFenceProbes after a result that was logged. It doubles after each other one.
+	minFenceProbes = 5 * time.Second
+	maxFenceProbes = time.Minute
 	// fenceProbeTimeout is the maximum duration of a probe. A probe that waits for the holder takes two seconds.
 	fenceProbeTimeout = 10 * time.Second
 )
@@ -104,7 +108,7 @@ type fenceProbe struct {
 }
 
 func (p *fenceProbe) run(ctx context.Context) error {
-	interval := firstFenceProbes
+	interval, outdated := minFenceProbes, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -120,14 +124,21 @@ func (p *fenceProbe) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if p.report(err); err == nil {
-			interval = fenceProbes
+		before := outdated
+		outdated = errors.Is(err, serverfence.ErrOutdated)
+		switch {
+		case outdated && !before:
+			interval = minFenceProbes // a busy API server can be behind once
+		case p.report(err):
+			interval = minFenceProbes
+		default:
+			interval = min(2*interval, maxFenceProbes)
 		}
 	}
 }
 
-// report records the result of a probe, and logs it if it differs from the last one.
-func (p *fenceProbe) report(err error) {
+// report records the result of a probe, and logs it if it differs from the last one. It returns whether it does.
+func (p *fenceProbe) report(err error) (logged bool) {
 	p.enforced.Store(err == nil)
 	message, keys, mustAct := "Fence on the server enforced", []any(nil), false
 	switch {
@@ -144,21 +155,22 @@ func (p *fenceProbe) report(err error) {
 	}
 	switch {
 	case message == p.logged:
-		return
+		return false
 	case mustAct:
 		p.log.Error(err, message)
 	default:
 		p.log.Info(message, keys...)
 	}
 	p.logged = message
+	return true
 }
 
 // metric returns a metric with the result of the last probe.
 func (p *fenceProbe) metric() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "dynamiccontroller_server_fence_enforced",
-		Help: "The value is 1 if the API server rejected a write of another holder of the Lease, and admitted one of the " +
-			"holder, when this was last checked. It is 0 otherwise.",
+		Help: "The value is 1 if the API server rejected a write with another holder than that of the Lease, and admitted " +
+			"one with the holder, when this was last checked. It is 0 otherwise.",
 	}, func() float64 {
 		if p.enforced.Load() {
 			return 1

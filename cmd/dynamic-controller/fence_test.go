@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -30,9 +31,31 @@ func cannot(verb, resource string) error {
 		errors.New(`User "platform" cannot `+verb+` resource "`+resource+`" in API group ""`))
 }
 
+// respondWithUser sends a SelfSubjectReview, or an error of the API server.
+func respondWithUser(w http.ResponseWriter, err error, groups ...string) {
+	w.Header().Set("Content-Type", "application/json")
+	var response any = authenticationv1.SelfSubjectReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "SelfSubjectReview"},
+		Status: authenticationv1.SelfSubjectReviewStatus{
+			UserInfo: authenticationv1.UserInfo{
+				Username: "platform", Groups: slices.DeleteFunc(groups, func(group string) bool { return group == "" }),
+			},
+		},
+	}
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		failure := status.Status()
+		failure.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+		response = failure
+		w.WriteHeader(int(failure.Code))
+	}
+	_ = json.NewEncoder(w).Encode(response)
+}
+
 func TestSignedUsername_ReportsMissingPermissions(t *testing.T) {
 	for name, test := range map[string]struct {
 		unsigned, signed error
+		lost             string // a group of the user, without impersonation
 		want             string // part of the error, or "" if none is expected
 	}{
 		"permitted":  {},
@@ -44,34 +67,21 @@ func TestSignedUsername_ReportsMissingPermissions(t *testing.T) {
 		"no permission to impersonate itself": {
 			signed: cannot("impersonate", "serviceaccounts"), want: "the verb impersonate on its own user",
 		},
+		"permissions of a group": {lost: "system:masters", want: `does not belong to the groups ["system:masters"]`},
 		"another failure": {
 			signed: apierrors.NewInternalError(errors.New("down")), want: "send a request with the fields of the fence: ",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				err := test.unsigned
-				if user := r.Header.Get(transport.ImpersonateUserHeader); user != "" {
-					err = test.signed
-					if user != "platform" || len(r.Header["Impersonate-Extra-Fence.dynamic-Controller.github.io%2flease"]) != 1 {
-						t.Errorf("got the headers %v", r.Header)
-					}
+				switch user := r.Header.Get(transport.ImpersonateUserHeader); {
+				case user == "":
+					respondWithUser(w, test.unsigned, "system:authenticated", test.lost)
+				case user != "platform" || len(r.Header["Impersonate-Extra-Fence.dynamic-Controller.github.io%2flease"]) != 1:
+					t.Errorf("got the headers %v", r.Header)
+				default:
+					respondWithUser(w, test.signed, "system:authenticated")
 				}
-				w.Header().Set("Content-Type", "application/json")
-				var response any = authenticationv1.SelfSubjectReview{
-					TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "SelfSubjectReview"},
-					Status: authenticationv1.SelfSubjectReviewStatus{
-						UserInfo: authenticationv1.UserInfo{Username: "platform"},
-					},
-				}
-				var status apierrors.APIStatus
-				if errors.As(err, &status) {
-					failure := status.Status()
-					failure.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
-					response = failure
-					w.WriteHeader(int(failure.Code))
-				}
-				_ = json.NewEncoder(w).Encode(response)
 			}))
 			defer server.Close()
 			cfg := &rest.Config{Host: server.URL, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -95,19 +105,26 @@ func TestFenceProbe_LogsChanges(t *testing.T) {
 		notChecked  = `"level"=0 "msg"="Fence on the server not checked, will retry"`
 	)
 	results := []struct {
-		err    error
-		logged string        // "" if nothing is logged
-		after  time.Duration // since the last probe
+		err      error
+		logged   string        // "" if nothing is logged
+		enforced bool          // the metric
+		after    time.Duration // since the last probe
 	}{
-		{fmt.Errorf("probe: %w", serverfence.ErrNotEnforced), notEnforced, firstFenceProbes},
-		{fmt.Errorf("probe: %w", serverfence.ErrNotEnforced), "", firstFenceProbes},
-		{fmt.Errorf("probe: %w", cannot("create", "configmaps")), forbidden, firstFenceProbes},
-		{errors.New("down"), notChecked, firstFenceProbes},
-		{nil, enforced, firstFenceProbes},
-		{nil, "", fenceProbes},
-		{fmt.Errorf("probe: %w", serverfence.ErrOutdated), outdated, fenceProbes},
-		{fmt.Errorf("probe: %w", serverfence.ErrOutdated), "", fenceProbes},
-		{nil, enforced, fenceProbes},
+		{fmt.Errorf("probe: %w", serverfence.ErrNotEnforced), notEnforced, false, minFenceProbes},
+		{fmt.Errorf("probe: %w", serverfence.ErrNotEnforced), "", false, minFenceProbes},
+		{fmt.Errorf("probe: %w", cannot("create", "configmaps")), forbidden, false, 2 * minFenceProbes},
+		{errors.New("down"), notChecked, false, minFenceProbes},
+		{nil, enforced, true, minFenceProbes},
+		{nil, "", true, minFenceProbes},
+		{nil, "", true, 2 * minFenceProbes},
+		{nil, "", true, 4 * minFenceProbes},
+		{nil, "", true, 8 * minFenceProbes},
+		{fmt.Errorf("probe: %w", serverfence.ErrOutdated), "", true, maxFenceProbes},
+		{nil, "", true, minFenceProbes},
+		{fmt.Errorf("probe: %w", serverfence.ErrOutdated), "", true, 2 * minFenceProbes},
+		{fmt.Errorf("probe: %w", serverfence.ErrOutdated), outdated, false, minFenceProbes},
+		{fmt.Errorf("probe: %w", serverfence.ErrOutdated), "", false, minFenceProbes},
+		{nil, enforced, true, 2 * minFenceProbes},
 	}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -122,7 +139,7 @@ func TestFenceProbe_LogsChanges(t *testing.T) {
 		}
 		ended := make(chan error)
 		go func() { ended <- p.run(ctx) }()
-		time.Sleep(firstFenceProbes)
+		time.Sleep(minFenceProbes)
 		synctest.Wait()
 		if probes != 0 {
 			t.Fatal("probed although no replica holds the Lease")
@@ -143,7 +160,7 @@ func TestFenceProbe_LogsChanges(t *testing.T) {
 			if !strings.HasPrefix(logged, result.logged) || result.logged == "" && logged != "" {
 				t.Errorf("probe %d: logged %s, want %s", i, logged, result.logged)
 			}
-			if p.enforced.Load() != (result.err == nil) {
+			if p.enforced.Load() != result.enforced {
 				t.Errorf("probe %d: the metric is %t", i, p.enforced.Load())
 			}
 		}

@@ -90,6 +90,19 @@ matchLabelKeys: [pod-template-hash]
 {{- fail (printf "extraArgs: %s: the Roles of the chart permit only the default name" .) -}}
 {{- end -}}
 {{- end -}}
+{{- if .Values.serverFence.enabled -}}
+{{- range .Values.extraArgs -}}
+{{- if regexMatch "^--?leader-elect(-resource-namespace|-fence-on-server)?(=|$)" . -}}
+{{- fail (printf "extraArgs: %s: cannot be combined with serverFence" .) -}}
+{{- end -}}
+{{- end -}}
+{{- $election := .Values.configuration.leaderElection | default dict -}}
+{{- range tuple "leaderElect" "resourceName" "resourceNamespace" "fenceOnServer" -}}
+{{- if hasKey $election . -}}
+{{- fail (printf "configuration.leaderElection.%s: cannot be combined with serverFence" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
 {{- fail "metrics.serviceMonitor.enabled: requires metrics.enabled" -}}
 {{- end -}}
