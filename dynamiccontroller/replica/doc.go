@@ -137,11 +137,13 @@
 //     Such a context is cancelled only after a timer, a write or a call to an Err method that checks the clocks has
 //     ended the term.
 //   - After the move of a shard, the new leader waits for at most half a second, for the newest write to each resource
-//     in the last five seconds of the previous leader. Writes that are not waited for are deletions, writes to a
-//     cluster with another address than that of the config passed to New, responses that are neither JSON nor
-//     protobuf, and responses that arrive more than a quarter of a second after the runnables' context was cancelled.
-//     If the previous leader has crashed or lost the lease, no write is waited for. A handler can then read the state
-//     before a write, and repeat the write.
+//     in the last five seconds of the previous leader. It does not wait for deletions, for writes to a cluster with
+//     another address than that of the config passed to New, for responses that are longer than 4 MiB, neither JSON
+//     nor protobuf, or not read by the client, for responses that arrive more than a quarter of a second after the
+//     runnables' context was cancelled, and for writes to more than some hundred resources. A watch of several
+//     namespaces does not wait for those that have received less than another one. If the previous leader has crashed
+//     or lost the lease, no write is waited for. In these cases, a handler can read the state before a write, and
+//     repeat the write.
 //   - The guarantees hold while the clock rates of two machines differ by less than a tenth, and all replicas have the
 //     same LeaseDuration.
 //   - A runnable that ignores its context delays this replica's next term until the runnable returns. Only the fence

@@ -107,25 +107,32 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write not sent: %w", err)
 	}
-	response, err := t.server.send(t.next, r.WithContext(ctx), term)
+	response, err := t.server.send(r.Context(), t.next, r.WithContext(ctx), term)
 	if err != nil {
 		done()
 		if errors.Is(err, errDenied) {
 			return nil, fmt.Errorf("write rejected: %w", err)
 		}
-		return nil, term.writeError(err)
+		return nil, term.writeError(withCause(r.Context(), err))
 	}
 	if response.Body == nil {
 		done()
 		return response, nil
+	}
+	if r.Context().Err() != nil && !isSuccess(response.StatusCode) && t.isRecorded(term, r) {
+		// The write was only given time to complete in case it succeeds.
+		_ = response.Body.Close()
+		done()
+		return nil, fmt.Errorf("%w: the API server responded with status %d", context.Cause(r.Context()),
+			response.StatusCode)
 	}
 	body := &fencedBody{ReadCloser: response.Body, term: term, caller: r.Context(), done: done}
 	response.Body = body
 	upgraded, ok := body.ReadCloser.(io.ReadWriteCloser)
 	if ok {
 		response.Body = &fencedStream{fencedBody: body, Writer: upgraded}
-	} else if t.records {
-		body.ReadCloser = term.of.lastWrites.record(r, response.StatusCode, response.Header, body.ReadCloser)
+	} else if t.isRecorded(term, r) && isSuccess(response.StatusCode) {
+		body.ReadCloser = term.of.lastWrites.record(r, response.Header, body.ReadCloser)
 	}
 	if ok || response.StatusCode == http.StatusSwitchingProtocols {
 		// When the context ends, the transport stops reading a body, but it does not close an upgraded connection.
@@ -134,12 +141,26 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
+// isRecorded reports whether the version in the response to a write is recorded. Deletions are not, because the
+// response contains no version, or that of a list.
+func (t *fencedTransport) isRecorded(term *term, r *http.Request) bool {
+	switch r.Method {
+	case http.MethodPost, http.MethodPut, http.MethodPatch:
+		return t.records && term.of.lastWrites != nil && !isProxied(r) && r.Header.Get("Upgrade") == ""
+	}
+	return false
+}
+
+func isSuccess(status int) bool {
+	return status >= http.StatusOK && status < http.StatusMultipleChoices
+}
+
 // admit registers the write with its term. If it returns an error, it has closed the body of the request.
 func (t *fencedTransport) admit(r *http.Request) (_ *term, _ context.Context, done func(), err error) {
 	term, err := t.gate.termOf(r.Context())
 	if err == nil {
 		var ctx context.Context
-		if ctx, done, err = term.admit(r.Context()); err == nil {
+		if ctx, done, err = term.admit(r.Context(), t.isRecorded(term, r)); err == nil {
 			return term, ctx, done, nil
 		}
 	}
@@ -199,6 +220,9 @@ func (b *fencedBody) Close() error {
 func withCause(ctx context.Context, err error) error {
 	if ctx.Err() == nil || errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)) {
 		return err
+	}
+	if errors.Is(err, context.Canceled) { // of the context that the write was sent with
+		return context.Cause(ctx)
 	}
 	return fmt.Errorf("%w: %s", context.Cause(ctx), err.Error())
 }

@@ -75,12 +75,8 @@ func (w *lastWrites) recent() lastwrites.Versions {
 }
 
 // record returns the body of the response to a write. When it has been read, the version of the object in it is
-// recorded. Deletions are not recorded, because the response contains no version, or that of a list.
-func (w *lastWrites) record(r *http.Request, status int, header http.Header, body io.ReadCloser) io.ReadCloser {
-	if w == nil || status < http.StatusOK || status >= http.StatusMultipleChoices || isProxied(r) ||
-		r.Method == http.MethodDelete {
-		return body
-	}
+// recorded.
+func (w *lastWrites) record(r *http.Request, header http.Header, body io.ReadCloser) io.ReadCloser {
 	resource, ok := resourceIn(r.URL.Path)
 	contentType, _, err := mime.ParseMediaType(header.Get("Content-Type"))
 	if !ok || err != nil || header.Get("Content-Encoding") != "" {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -84,13 +85,20 @@ func TestLastWrites_RecordTheVersionsInResponses(t *testing.T) {
 			wantNoError(t, err)
 			header := http.Header{"Content-Type": {test.contentType}, "Content-Encoding": {test.encoding}}
 			w := &lastWrites{}
-			body := w.record(r, test.status, header, io.NopCloser(strings.NewReader(test.body)))
-			read, err := io.ReadAll(body)
+			f := &fence{lastWrites: w}
+			f.open(instant{}, Options{})
+			response, err := (&fencedTransport{gate: f, records: true, next: roundTripperFunc(
+				func(*http.Request) (*http.Response, error) {
+					body := io.NopCloser(strings.NewReader(test.body))
+					return &http.Response{StatusCode: test.status, Header: header, Body: body}, nil
+				})}).RoundTrip(r)
+			wantNoError(t, err)
+			read, err := io.ReadAll(response.Body)
 			wantNoError(t, err)
 			if string(read) != test.body {
 				t.Errorf("read %q, want %q", read, test.body)
 			}
-			wantNoError(t, body.Close())
+			wantNoError(t, response.Body.Close())
 			if got := w.recent(); !maps.Equal(got, test.want) {
 				t.Errorf("got %v, want %v", got, test.want)
 			}
@@ -116,10 +124,12 @@ func TestLastWrites_RememberTheNewestVersionForSomeTime(t *testing.T) {
 	})
 }
 
-// handovers records what the runs of shard 0 receive from the last leader. The runs write when they are told to.
+// handovers records the last writes that each run of shard 0 receives. A run writes when the test calls write.
 type handovers struct {
 	t        *testing.T
 	delay    time.Duration // of responses
+	conflict bool          // the API server rejects writes
+	down     bool          // the connection is reset
 	requests chan string   // the versions that the run of shard 0 must write
 	sent     chan struct{} // receives when a request has been sent
 
@@ -141,6 +151,12 @@ func (h *handovers) respond(r *http.Request) (*http.Response, error) {
 	case <-time.After(h.delay):
 	case <-r.Context().Done():
 		return nil, context.Cause(r.Context())
+	}
+	switch {
+	case h.down:
+		return nil, errDown
+	case h.conflict:
+		return &http.Response{StatusCode: http.StatusConflict, Request: r, Body: http.NoBody}, nil
 	}
 	return respondVersion(r)
 }
@@ -197,8 +213,11 @@ func writeVersion(ctx context.Context, client *http.Client, version string) erro
 	if err != nil {
 		return err
 	}
-	_, err = io.ReadAll(response.Body)
-	return errors.Join(err, response.Body.Close())
+	if response.StatusCode != http.StatusOK {
+		err = errors.New(response.Status)
+	}
+	_, readErr := io.ReadAll(response.Body)
+	return errors.Join(err, readErr, response.Body.Close())
 }
 
 // write makes the leader of shard 0 send a write.
@@ -228,14 +247,17 @@ func (h *handovers) want(runs *shardRuns, leader string, before int, want lastwr
 func TestFleet_NextLeaderReceivesTheLastWrites(t *testing.T) {
 	const inFlight = 100 * time.Millisecond
 	for name, test := range map[string]struct {
-		delay time.Duration // of the response to the second write
-		stop  func(*fleetRig) error
-		want  uint64
+		delay          time.Duration // of the response to the second write
+		stop           func(*fleetRig) error
+		want           uint64
+		conflict, down bool // the result of the second write
 	}{
-		"the leader leaves":                 {0, (*fleetRig).stop, 42},
-		"the leader leaves while it writes": {inFlight, (*fleetRig).stop, 42},
-		"a response takes longer than that": {time.Minute, (*fleetRig).stop, 41},
-		"the leader crashes":                {0, func(r *fleetRig) error { r.crash(); return nil }, 0},
+		"the leader leaves":                  {stop: (*fleetRig).stop, want: 42},
+		"the leader leaves while it writes":  {delay: inFlight, stop: (*fleetRig).stop, want: 42},
+		"a write fails after that":           {delay: inFlight, stop: (*fleetRig).stop, want: 41, conflict: true},
+		"the connection is reset after that": {delay: inFlight, stop: (*fleetRig).stop, want: 41, down: true},
+		"a response takes longer than that":  {delay: time.Minute, stop: (*fleetRig).stop, want: 41},
+		"the leader crashes":                 {stop: func(r *fleetRig) error { r.crash(); return nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -252,7 +274,7 @@ func TestFleet_NextLeaderReceivesTheLastWrites(t *testing.T) {
 				before := len(h.all())
 				h.write("41")
 				synctest.Wait()
-				h.delay = test.delay
+				h.delay, h.conflict, h.down = test.delay, test.conflict, test.down
 				h.write("42")
 				wantNoError(t, test.stop(rigs[first]))
 				var want lastwrites.Versions
@@ -273,6 +295,33 @@ func TestFleet_NextLeaderReceivesTheLastWrites(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A write that can be given time to complete is still cancelled at its own deadline. An HTTP/2 transport then returns
+// the error of the context that it has received.
+func TestLastWrites_DeadlineOfAWriteIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fence{lastWrites: &lastWrites{}}
+		f.open(instant{}, Options{})
+		transport := &fencedTransport{gate: f, records: true, next: roundTripperFunc(
+			func(r *http.Request) (*http.Response, error) {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			})}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		r, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://api/api/v1/configmaps/a", http.NoBody)
+		wantNoError(t, err)
+		began := time.Now()
+		_, err = (&http.Client{Transport: transport}).Do(r) //nolint:bodyclose // there is no response
+		wantErrorIs(t, err, context.DeadlineExceeded)
+		if timeout := (*url.Error)(nil); !errors.As(err, &timeout) || !timeout.Timeout() {
+			t.Errorf("%v is no timeout", err)
+		}
+		if waited := time.Since(began); waited != time.Second {
+			t.Errorf("the write was cancelled after %v, want a second", waited)
+		}
+	})
 }
 
 // A replica remembers the last writes in a Lease until another replica has held the Lease.

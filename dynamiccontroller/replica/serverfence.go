@@ -56,7 +56,10 @@ var errDenied = errors.New("the API server rejected the write, because it observ
 // this replica or the API server has not observed a change of the lease yet, send returns an error. This is the case if
 // the term is over, or new. In a new term, send sends the write again before. In any other case, the policy and the
 // replica contradict each other, and send returns the response.
-func (s *serverFence) send(next http.RoundTripper, r *http.Request, t *term) (*http.Response, error) {
+// The write is not sent again after the context of the caller has been cancelled.
+func (s *serverFence) send(
+	caller context.Context, next http.RoundTripper, r *http.Request, t *term,
+) (*http.Response, error) {
 	if s == nil || t.of.lease == "" {
 		return next.RoundTrip(r)
 	}
@@ -67,8 +70,8 @@ func (s *serverFence) send(next http.RoundTripper, r *http.Request, t *term) (*h
 			return response, err
 		}
 		_ = response.Body.Close()
-		if attempt == maxResends || !sleep(r.Context(), firstResend<<attempt) || t.check() != nil {
-			return nil, notLeading(denial(r.Context()))
+		if attempt == maxResends || !sleep(caller, firstResend<<attempt) || t.check() != nil {
+			return nil, notLeading(denial(caller))
 		}
 		if r = again(r); r == nil {
 			return nil, notLeading(errDenied)

@@ -194,7 +194,7 @@ func TestFenceOnServer_DenialAfterTheTermIsAnInterruption(t *testing.T) {
 		next := &denials{status: http.StatusForbidden, body: testDenial, n: 100}
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://api/x", nil)
 		wantNoError(t, err)
-		response, err := (&serverFence{}).send(next, request, term)
+		response, err := (&serverFence{}).send(t.Context(), next, request, term)
 		if response != nil {
 			_ = response.Body.Close()
 		}

@@ -233,9 +233,9 @@ func (t *term) loss() error {
 }
 
 // admit registers a write, or returns an error if the term is over. The returned context is cancelled when the term
-// ends. The caller must call done after the write.
-func (t *term) admit(ctx context.Context) (_ context.Context, done func(), err error) {
-	ctx, cancel := t.writeContext(ctx)
+// ends. The caller must call done after the write. Writes that are recorded have writeGrace to complete.
+func (t *term) admit(ctx context.Context, recorded bool) (_ context.Context, done func(), err error) {
+	ctx, cancel := t.writeContext(ctx, recorded)
 	w := &fencedWrite{}
 	t.mu.Lock()
 	if t.inFlight != nil {
@@ -257,13 +257,13 @@ func (t *term) admit(ctx context.Context) (_ context.Context, done func(), err e
 	return ctx, done, nil
 }
 
-// writeGrace is the time that a write of a shard has to complete after the runnables' context was cancelled.
+// writeGrace is the time that a recorded write has to complete after the runnables' context was cancelled.
 const writeGrace = 250 * time.Millisecond
 
-// writeContext returns the context for a write. A shard can move at any time. A write that was sent is then not
-// cancelled together with its runnable, so that its version is recorded for the next leader.
-func (t *term) writeContext(caller context.Context) (context.Context, context.CancelCauseFunc) {
-	if t.of.lastWrites == nil || caller.Err() != nil {
+// writeContext returns the context for a write. A shard can move at any time. A recorded write that has begun is then
+// not cancelled together with its runnable, so that the next leader of the shard can wait for its version.
+func (t *term) writeContext(caller context.Context, recorded bool) (context.Context, context.CancelCauseFunc) {
+	if !recorded || caller.Err() != nil {
 		return context.WithCancelCause(caller)
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))

@@ -35,7 +35,7 @@ func TestL1_AdmitDoesNotDeadlockWithACancelledTermContext(t *testing.T) {
 			opened, ctx, cancel := openTerm(t, clock{}, testOptions())
 			cancel(errBroken)
 			mustReturn(t, "admit", func() {
-				admitted, done, err := opened.admit(derive(ctx))
+				admitted, done, err := opened.admit(derive(ctx), false)
 				if err != nil {
 					t.Error(err) // the fence is open until the term is over
 					return
@@ -89,13 +89,13 @@ func (c errCallingContext) Value(key any) any {
 // Cancelling a context calls Done and Value on its parent.
 func TestL1_EndingATermDoesNotDeadlockWithACallersContext(t *testing.T) {
 	opened, ctx, _ := openTerm(t, clock{}, testOptions())
-	admitted, done, err := opened.admit(errCallingContext{ctx})
+	admitted, done, err := opened.admit(errCallingContext{ctx}, false)
 	wantNoError(t, err)
 	defer done()
 	mustReturn(t, "lose", func() { _ = opened.lose("for the test") })
 	<-admitted.Done()
 	mustReturn(t, "admit", func() {
-		_, _, err := opened.admit(errCallingContext{ctx})
+		_, _, err := opened.admit(errCallingContext{ctx}, false)
 		if !errors.Is(err, ErrNotLeading) {
 			t.Errorf("after the end of the term, admit returned %v, want ErrNotLeading", err)
 		}
@@ -157,7 +157,7 @@ func TestL2_RenewalDoesNotReopenATermThatErrHasEnded(t *testing.T) {
 	wantErrorIs(t, opened.renew(instant{mono: time.Now(), wall: time.Now()}), ErrLeaseLost)
 	wantErrorIs(t, ctx.Err(), context.Canceled)
 	wantErrorIs(t, context.Cause(ctx), ErrLeaseLost)
-	_, _, err := opened.admit(context.Background())
+	_, _, err := opened.admit(context.Background(), false)
 	wantErrorIs(t, err, ErrNotLeading)
 }
 

@@ -15,7 +15,7 @@ import (
 // Versions are the newest resourceVersions that were written, by resource.
 type Versions map[schema.GroupResource]uint64
 
-// String returns the versions in JSON, or an empty string if there are none.
+// String returns the versions in JSON. If there are none, it returns an empty string.
 func (v Versions) String() string {
 	if len(v) == 0 {
 		return ""

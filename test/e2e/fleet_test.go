@@ -70,7 +70,7 @@ type fleet struct {
 	spare     *member         // Started only by faults. Nil without shards.
 	load      *load           // Nil for replicas of the platform.
 	webhook   *tcpproxy.Proxy // Between the API server and the webhook. Nil for replicas of the engine.
-	username  string          // The user whose writes the API server fences. Empty if there is none.
+	username  string          // The API server fences the writes of this user. Empty without a fence on the server.
 }
 
 // member is one replica. Each time it is restarted, it runs as a new process.
