@@ -217,7 +217,7 @@ func mergePatch(before, after map[string]any) map[string]any {
 func (c *Conditions) nextConditions(
 	current *unstructured.Unstructured, generation int64, conditions []metav1.Condition,
 ) (next []any, outdated bool, err error) {
-	list, _, _ := unstructured.NestedSlice(current.Object, "status", "conditions")
+	list := conditionsIn(current)
 	owned, done := c.ownedTypes(current), sets.New[string]()
 	next = []any{}
 	add := func(condition metav1.Condition, existing []metav1.Condition) error {
@@ -257,12 +257,20 @@ func (c *Conditions) nextConditions(
 // ownersAreUnknown reports whether an object has conditions that are not in conditions, but no managed fields that show
 // their owners. Caches remove managed fields by default.
 func ownersAreUnknown(current *unstructured.Unstructured, conditions []metav1.Condition) bool {
-	list, _, _ := unstructured.NestedSlice(current.Object, "status", "conditions")
+	list := conditionsIn(current)
 	return len(current.GetManagedFields()) == 0 && slices.ContainsFunc(list, func(item any) bool {
 		fields, _ := item.(map[string]any)
 		kind, _ := fields["type"].(string)
 		return meta.FindStatusCondition(conditions, kind) == nil
 	})
+}
+
+// conditionsIn returns the conditions as they are. Unlike unstructured.NestedSlice, it accepts an object with values of
+// other types than those into which JSON is decoded.
+func conditionsIn(object *unstructured.Unstructured) []any {
+	value, _, _ := unstructured.NestedFieldNoCopy(object.Object, "status", "conditions")
+	list, _ := value.([]any)
+	return list
 }
 
 // readCondition returns a list with the condition, or nil if the fields are not a valid metav1.Condition.

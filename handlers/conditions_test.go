@@ -66,6 +66,19 @@ func TestConditions_TransitionTimeChangesOnlyWithStatus(t *testing.T) {
 	}
 }
 
+// A program can write the object that it passes, with values of types into which JSON is not decoded.
+func TestConditions_AcceptValuesWrittenInGo(t *testing.T) {
+	server, object := newFakeServer(newWidget()), newWidget()
+	object.Object["status"] = map[string]any{"conditions": []any{map[string]any{
+		"type": "Ready", "status": "True", "reason": "R", "message": "", "observedGeneration": 1,
+		"lastTransitionTime": "2000-01-01T00:00:00Z",
+	}}}
+	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "R"}
+	if _, err := newConditions(t, server).Set(t.Context(), first, object, ready); err != nil {
+		t.Error(err)
+	}
+}
+
 // With the new resourceVersion, the caller could overwrite a spec that it has not seen.
 func TestConditions_KeepResourceVersionOfOutdatedSpec(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -21,6 +21,7 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 	"github.com/dynamic-controller/engine/handlers/internal/perrun"
+	"github.com/dynamic-controller/engine/internal/jsonvalue"
 )
 
 const (
@@ -235,7 +236,11 @@ func (e *Expectations) Create(
 	gvr schema.GroupVersionResource, child *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
 	expected := e.runs.For(ctx)
-	child = child.DeepCopy()
+	fields, err := jsonvalue.Object(child.Object)
+	if err != nil {
+		return nil, fmt.Errorf("create %s for %s: %w", gvr.Resource, owner, err)
+	}
+	child = (&unstructured.Unstructured{Object: fields}).DeepCopy()
 	if child.GetName() == "" {
 		if child.GetGenerateName() == "" {
 			return nil, fmt.Errorf("create %s for %s: the child has neither a name nor a generateName", gvr.Resource, owner)

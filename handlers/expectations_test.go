@@ -123,6 +123,23 @@ func TestExpectations_AwaitWritesUntilCached(t *testing.T) {
 	})
 }
 
+func TestExpectations_ConvertValuesWrittenInGo(t *testing.T) {
+	e := newExpectations(t, time.Minute)
+	child := newUnnamed()
+	child.Object["spec"] = map[string]any{"n": 3, "labels": map[string]string{"a": "b"}}
+	created, err := e.Create(t.Context(), first, configMaps, child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, _, _ := unstructured.NestedInt64(created.Object, "spec", "n"); n != 3 {
+		t.Errorf("created %v", created.Object)
+	}
+	child.Object["spec"] = map[string]any{"list": []any{func() {}}}
+	if _, err := e.Create(t.Context(), first, configMaps, child); err == nil || !strings.Contains(err.Error(), "spec.list[0]") {
+		t.Errorf("got %v, want an error with the path", err)
+	}
+}
+
 func TestExpectations_DeletionTimestampMeetsDelete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newExpectations(t, 0)

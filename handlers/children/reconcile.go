@@ -79,6 +79,9 @@ type Identity struct {
 // dynamiccontroller.RequeueAfter, and thus does not count as a failure, if Reconcile only waits for children to be
 // deleted, or if children drift and nothing else failed.
 //
+// Values of other types than those into which JSON is decoded, such as int or map[string]string, are converted. A value
+// that JSON cannot represent is an error that contains its path, and nothing is written.
+//
 // For a parent that is being deleted, Reconcile uses only desired.Absent, desired.As and desired.LeftBehind. It deletes
 // the children in desired.Absent, and the children that Kubernetes would not delete or would not delete in order. For a
 // parent that no longer exists, call Forget.
@@ -87,9 +90,14 @@ func (r *Reconciler) Reconcile(
 ) (Result, error) {
 	c := r.newCall(ctx, id, parent, desired.As)
 	c.reportLeft = desired.LeftBehind
+	desired, invalid := desired.decoded()
 	if parent.GetDeletionTimestamp() != nil {
 		err := c.cleanUp(ctx, desired)
 		return Result{Pending: c.pending, Failure: failureOf(err)}, err
+	}
+	if invalid != nil {
+		err := fmt.Errorf("children of %s: %w", id, invalid)
+		return Result{Failure: err}, err
 	}
 	absentErr := c.deleteAbsent(ctx, desired)
 	gone, err := c.prepare(ctx, desired)
