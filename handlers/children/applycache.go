@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
@@ -52,6 +53,8 @@ type childEntry struct {
 	// known is set if the run has applied the child, or has failed to create it.
 	known   bool
 	applied lastApply
+	// kept are items that can be edited items of the child, and stay. They outlast a change of the desired child.
+	kept []fieldpath.Path
 	// futile is the hash of a desired child that the API server refuses even with repaired managedFields.
 	futile string
 	// drift limits corrections. It is nil before the first correction.
@@ -68,7 +71,7 @@ type lastApply struct {
 	written   version // the resulting version
 	signature signature
 	foreign   map[string]bool // the items of others in lists with keys
-	finding   finding         // what differs from the desired state nevertheless
+	finding   finding         // what the API server stores with another value
 }
 
 // lacksOwners reports whether the object was changed after the last apply and has no managedFields, although it had

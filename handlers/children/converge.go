@@ -75,20 +75,13 @@ func (c *call) converge(
 	switch {
 	case err == nil:
 		now, err = v.tidy(ctx, now)
-		v.reportKept()
+		child.entry.kept = append(child.entry.kept, v.kept...)
 		return now, err
 	case len(v.moved) > 0 && (isRefusal(err) || apierrors.IsForbidden(err)):
 		child.entry.futile = child.hash
 		return nil, errors.Join(err, v.undo(ctx, current))
 	}
 	return nil, err
-}
-
-// reportKept reports the first item that can be an edited item of the child, and stays.
-func (v *convergence) reportKept() {
-	if last := &v.child.entry.applied; len(v.kept) > 0 && last.finding.reason == "" {
-		last.finding = finding{ReasonUndesiredItem, v.kept[0]}
-	}
 }
 
 // applyOnto applies the child on top of the current object. If the child has an empty map or list from which fields or

@@ -75,6 +75,7 @@ type child struct {
 	hash    string                     // hash of config (which contains it as an annotation) and the identity
 	size    int64                      // the size of config in bytes, as JSON
 	marked  bool                       // whether the child has a mark instead of an owner reference
+	manager string                     // the field manager that applies the child
 	// err is why the child cannot be applied: the mapper lacks its kind, its kind is not supported, or its namespace is
 	// invalid.
 	err     error
@@ -289,7 +290,7 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 	annotate(c.appliedKey(), hash)
 	return &child{
 		Child: desired, id: live.Identify(mapping.Resource, config), kind: gvk.GroupKind(), mapping: mapping,
-		config: config, hash: hash, size: size, marked: crossNamespace || desired.Retain,
+		config: config, hash: hash, size: size, marked: crossNamespace || desired.Retain, manager: c.config.Name,
 	}, nil
 }
 

@@ -55,11 +55,11 @@
 //   - Someone edited the key of a list item, such as the port of a Service or the name of a container. The item is put
 //     back. The edited item is removed if it has all other fields of the one desired item that is missing, or if the
 //     API server refuses the apply, names the list, and the list has no more edited items than missing ones. Otherwise,
-//     both stay, and the reason of the child is UndesiredItem, as far as this run has seen the edit. Items stay if
-//     another applier or an admission webhook owns them, or if they existed before the item was missing. A new leader
-//     only knows the latter from the times in managedFields, which are those of a manager's last change. If the API
-//     server refuses the child without the edited item too, the item is given back to its owner, and stays until the
-//     desired child changes.
+//     both stay, and the reason of the child is UndesiredItem until the item is gone or desired, as far as this run has
+//     seen the edit. Items stay if another applier or an admission webhook owns them, or if they existed before the
+//     item was missing. A new leader only knows the latter from the times in managedFields, which are those of a
+//     manager's last change. If the API server refuses the child without the edited item too, the item is given back to
+//     its owner, and stays until the desired child changes.
 //   - An entry has a version that the API server no longer serves, or that lacks a field of the child. The entry is
 //     moved to the version of the child. Fields that the child does not have in that version are dropped from the
 //     entry.

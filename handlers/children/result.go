@@ -243,7 +243,10 @@ func (d *child) settle(object *unstructured.Unstructured, err error) {
 		}
 		return
 	}
-	if f := d.entry.applied.finding; f.reason != "" && r.IsApplied() {
+	if !r.IsApplied() {
+		return
+	}
+	if f := d.finding(object); f.reason != "" {
 		r.Reason, r.Message, r.Field = f.reason, f.message(), fieldOf(f.path)
 	}
 }

@@ -34,18 +34,36 @@ func (f finding) message() string {
 
 // review returns what is left of the finding in an object that has been changed since.
 func (f finding) review(manager string, config, object *unstructured.Unstructured) finding {
-	switch f.reason {
-	case ReasonUndesiredItem:
-		if _, exists := ownership.Lookup(object.Object, f.path); exists {
-			return f
-		}
-	case ReasonStoredDifferently:
-		if entries, err := ownership.Of(object); err == nil && len(entries) > 0 {
-			return storedDifferently(entries, manager, config.Object, object.Object)
-		}
-		return f // the cache leaves out the managedFields, which show the lists with keys
+	if entries, err := ownership.Of(object); err == nil && len(entries) > 0 {
+		return storedDifferently(entries, manager, config.Object, object.Object)
 	}
-	return finding{}
+	return f // the cache leaves out the managedFields, which show the lists with keys
+}
+
+// finding returns the finding for the latest version of a child that has been applied.
+func (d *child) finding(object *unstructured.Unstructured) finding {
+	if len(d.entry.kept) > 0 && !d.entry.applied.written.isAfter(object) {
+		d.entry.kept = undesiredIn(object, d.manager, d.entry.kept)
+	}
+	if found := d.entry.applied.finding; found.reason != "" || len(d.entry.kept) == 0 {
+		return found
+	}
+	return finding{ReasonUndesiredItem, d.entry.kept[0]}
+}
+
+// undesiredIn returns the items that an object still has, and that the manager has not applied.
+func undesiredIn(object *unstructured.Unstructured, manager string, items []fieldpath.Path) (left []fieldpath.Path) {
+	entries, err := ownership.Of(object)
+	if err != nil {
+		return items
+	}
+	applied, _ := entries.AppliedBy(manager)
+	for _, path := range items {
+		if _, exists := ownership.Lookup(object.Object, path); exists && !applied.Has(path) {
+			left = append(left, path)
+		}
+	}
+	return left
 }
 
 // storedDifferently returns the first field whose value in an object is not the applied one, after the API server has
