@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -49,6 +50,106 @@ func TestDeletion_OfTheTypeWhileNoReplicaRuns(t *testing.T) {
 	a.waitBlueprint("stacks", is("Serving", "True"))
 	a.apply(changed(stack, change{"name: s", "name: stack"}))
 	a.wait("GROUP/v1", "Stack", "stack", is("Ready", "True"))
+}
+
+// crews have children that depend on each other, and a child that Kubernetes does not delete with its parent.
+const crews = `
+apiVersion: platform.example.com/v1alpha1
+kind: Blueprint
+metadata: {name: crews.GROUP}
+spec:
+  type:
+    group: GROUP
+    version: v1
+    kind: Crew
+    schema: {properties: {spec: {type: object}}}
+  resources:
+    - id: key
+      template: {apiVersion: v1, kind: Secret, metadata: {name: "${self.metadata.name}-key"}, stringData: {a: b}}
+    - id: ship
+      template:
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: "${self.metadata.name}-ship"}
+        data: {key: "${key.metadata.name}"}
+    - id: role
+      template:
+        apiVersion: rbac.authorization.k8s.io/v1
+        kind: ClusterRole
+        metadata: {name: "${self.metadata.namespace}-${self.metadata.name}"}
+`
+
+// crew starts a platform, and creates two instances of a Blueprint with the deletion policy Retain. The last child to be
+// deleted of the first one has a finalizer. The instance and then the Blueprint are deleted.
+func (a *api) crew() (p *process) {
+	a.Helper()
+	p = startServing(a.T, a.cluster.Kubeconfig())
+	a.apply(crews)
+	for _, name := range []string{"left", "kept"} {
+		a.apply("{apiVersion: GROUP/v1, kind: Crew, metadata: {name: " + name + "}, spec: {}}")
+		a.wait("GROUP/v1", "Crew", name, is("Ready", "True"))
+	}
+	a.apply(fmt.Sprintf(heldShip, "example.com/hold"))
+	a.delete("GROUP/v1", "Crew", "left")
+	a.delete(blueprintVersion, "Blueprint", "crews."+a.group)
+	return p
+}
+
+const heldShip = "{apiVersion: v1, kind: ConfigMap, metadata: {name: left-ship, finalizers: [%s]}}"
+
+// checkCrew waits until the Blueprint and the deleted instance are gone. The other instance must be kept without the
+// platform's finalizer.
+func (a *api) checkCrew() {
+	a.Helper()
+	a.waitGone(blueprintVersion, "Blueprint", "crews."+a.group)
+	a.waitGone("GROUP/v1", "Crew", "left")
+	if kept, err := a.get("GROUP/v1", "Crew", "kept"); err != nil || len(kept.GetFinalizers()) > 0 {
+		a.Errorf("got instance %v, %v", kept, err)
+	}
+	for kind, name := range map[string]string{"ConfigMap": "kept-ship", "Secret": "kept-key"} {
+		if _, err := a.get("v1", kind, name); err != nil {
+			a.Error(err)
+		}
+	}
+	if _, err := a.get("rbac.authorization.k8s.io/v1", "ClusterRole", a.namespace+"-kept"); err != nil {
+		a.Error(err)
+	}
+}
+
+// An instance is being deleted when its Blueprint is deleted, and another process continues.
+func TestDeletion_RetainCompletesTheDeletionsOfInstances(t *testing.T) {
+	a := newAPI(t)
+	p := a.crew()
+	waits := func() {
+		t.Helper()
+		a.waitBlueprint("crews", is("Serving", "False", "Deleting", "the requested deletion of 1 instance",
+			a.namespace+"/left; its Ready condition"))
+		a.wait("GROUP/v1", "Crew", "left", is("Ready", "False", "Deleting", "left-ship", "example.com/hold"))
+		if key, err := a.get("v1", "Secret", "left-key"); err != nil || key.GetDeletionTimestamp() != nil {
+			t.Errorf("got Secret %v, %v; want it to be deleted after the ConfigMap", key, err)
+		}
+		if kept, err := a.get("GROUP/v1", "Crew", "kept"); err != nil || len(kept.GetFinalizers()) == 0 {
+			t.Errorf("got instance %v, %v, want it to have the finalizer", kept, err)
+		}
+	}
+	waits()
+	p.kill()
+	startServing(t, a.cluster.Kubeconfig())
+	waits()
+	a.apply(fmt.Sprintf(heldShip, ""))
+	a.checkCrew()
+	a.waitGone("v1", "Secret", "left-key")
+	a.waitGone("rbac.authorization.k8s.io/v1", "ClusterRole", a.namespace+"-left")
+}
+
+// If a deletion cannot be completed, the platform's finalizer can be removed by hand.
+func TestDeletion_RetainContinuesWithoutAStuckInstance(t *testing.T) {
+	a := newAPI(t)
+	a.crew()
+	a.waitBlueprint("crews", is("Serving", "False", "Deleting", a.namespace+"/left"))
+	a.change(a.wait("GROUP/v1", "Crew", "left", isBeingDeleted), `{"metadata":{"finalizers":null}}`)
+	a.checkCrew()
+	a.apply(fmt.Sprintf(heldShip, ""))
 }
 
 func isBeingDeleted(object *unstructured.Unstructured) error {

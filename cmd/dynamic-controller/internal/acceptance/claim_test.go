@@ -275,14 +275,18 @@ func TestClaims_TwoRejectedBlueprintsDoNotRetryForever(t *testing.T) {
 	}
 }
 
-// Neither Blueprint is allowed to serve the type any longer, because the annotation was removed.
+// Neither Blueprint is allowed to serve the type any longer, because the annotation was removed. Until the first one is
+// gone, it completes the deletions of instances that were requested.
 func TestClaims_ReleasedTypeIsServedForTheNextBlueprint(t *testing.T) {
-	for name, end := range map[string]func(toolscache.Indexer, *unstructured.Unstructured){
-		"deleted": func(objects toolscache.Indexer, a *unstructured.Unstructured) { _ = objects.Delete(a) },
-		"being deleted": func(objects toolscache.Indexer, a *unstructured.Unstructured) {
+	for name, test := range map[string]struct {
+		end    func(toolscache.Indexer, *unstructured.Unstructured)
+		served bool
+	}{
+		"deleted": {func(objects toolscache.Indexer, a *unstructured.Unstructured) { _ = objects.Delete(a) }, true},
+		"being deleted": {func(objects toolscache.Indexer, a *unstructured.Unstructured) {
 			a.SetDeletionTimestamp(&metav1.Time{Time: deletedAt})
 			_ = objects.Update(a)
-		},
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := twins("Wheel")
@@ -301,10 +305,10 @@ func TestClaims_ReleasedTypeIsServedForTheNextBlueprint(t *testing.T) {
 			if serving, _ := p.blueprints.status.serving(d); serving.Reason != reasonClaimed {
 				t.Errorf("got Serving condition %+v", serving)
 			}
-			end(engine.Objects, asObject(t, a))
+			test.end(engine.Objects, asObject(t, a))
 			decideAll(t, p, "a")
-			if d, _ := p.registry.get("b"); d.running == nil || !d.cleansUpOnly() {
-				t.Errorf("after Blueprint a released the type, got decision %+v for b", d)
+			if d, _ := p.registry.get("b"); (d.running != nil) != test.served || !d.cleansUpOnly() {
+				t.Errorf("after the change of Blueprint a, got decision %+v for b", d)
 			}
 		})
 	}

@@ -147,11 +147,12 @@ func undecided(b *blueprint.Blueprint, before decision, reason rejection) decisi
 }
 
 // serve starts, replaces or stops the served revision. It does not start a revision while another Blueprint still
-// serves the type.
+// serves the type. If the instances of a deleted Blueprint are retained, it waits until all reconciles with the served
+// revision have returned, so that none of them adds a finalizer to an instance that has been released.
 func (r *definitionReconciler) serve(
 	ctx context.Context, b *blueprint.Blueprint, own claim, d *decision, wanted *servedRevision, stored history,
 ) error {
-	if d.running != nil && (wanted == nil || wanted.GVR != d.running.GVR) {
+	if d.running != nil && (wanted == nil || wanted.GVR != d.running.GVR || d.ends(b)) {
 		if err := r.stop(ctx, d.running); err != nil {
 			return err
 		}

@@ -59,6 +59,7 @@
 // # Deletion
 //
 // With the deletion policy Retain, the type, the instances, their children and the revisions are kept. The platform
+// first completes the deletions of instances that were requested, and reconciles no other instances meanwhile. It then
 // removes its finalizer from the instances. A later Blueprint with the same name can serve the type again. With Delete,
 // the instances and their children are deleted first, followed by the type and the revisions. The type is kept if the
 // platform did not create it. If a Blueprint was never accepted, nothing is deleted with it.

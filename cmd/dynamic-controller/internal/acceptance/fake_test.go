@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
@@ -153,3 +154,6 @@ var (
 
 // cleaningUp is a revision for which only deletions are processed.
 var cleaningUp = &servedRevision{Revision: instances.Revision{GVR: websites}}
+
+// reconciling is a revision for which all instances are reconciled.
+var reconciling = &servedRevision{Revision: instances.Revision{GVR: websites, Compiled: &blueprint.Compiled{}}}

@@ -99,6 +99,11 @@ func (v validation) rejected() *rejection { return cmp.Or(v.rejection, v.refusal
 // the type and its instances belong to an earlier Blueprint and are kept.
 func (d decision) deletes(b *blueprint.Blueprint) bool { return d.canDelete(b) && d.served }
 
+// ends reports whether the Blueprint is deleted without its instances while they are still reconciled.
+func (d decision) ends(b *blueprint.Blueprint) bool {
+	return d.deleting && !d.deletes(b) && !d.cleansUpOnly()
+}
+
 // canDelete reports whether the Blueprint has the deletion policy Delete and is allowed to serve its type.
 func (d decision) canDelete(b *blueprint.Blueprint) bool {
 	return b.Spec.DeletionPolicy == blueprint.Delete && !d.lacksConsent()

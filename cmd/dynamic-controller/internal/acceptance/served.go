@@ -39,7 +39,7 @@ func (r *definitionReconciler) selectRevision(
 		return nil, nil, nil // the type does not belong to this Blueprint
 	case d.gvr.Empty() && !d.deleting:
 		return d.running, nil, nil // the type is unknown
-	case d.deleting && (!d.deletes(b) || d.gvr.Empty()):
+	case d.deleting && d.gvr.Empty():
 		return nil, nil, nil
 	case d.deleting || d.lacksConsent():
 		return cleanUp, nil, nil

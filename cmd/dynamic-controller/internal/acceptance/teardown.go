@@ -3,7 +3,6 @@ package acceptance
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -85,8 +83,8 @@ func (t *teardown) cleanUp(
 		}
 		return t.store.deleteHistory(ctx, b, true)
 	}
-	if d.running != nil {
-		return dynamiccontroller.RequeueAfter(soon)
+	if !d.cleansUpOnly() {
+		return dynamiccontroller.RequeueAfter(soon) // this replica still reconciles the instances
 	}
 	if d.canDelete(b) {
 		served, err := t.crds.isOwned(ctx, name, b.UID)
@@ -97,14 +95,7 @@ func (t *teardown) cleanUp(
 			return cmp.Or(err, dynamiccontroller.RequeueAfter(soon)) // this replica's cache lags
 		}
 	}
-	unlisted, err := t.continues(ctx, b, t.releaseInstances(ctx, d.gvr))
-	if err == nil && unlisted {
-		err = t.reportLeftBehind(ctx, id, object, b, d)
-	}
-	if err != nil {
-		return err
-	}
-	return t.crds.release(ctx, name, b.UID)
+	return t.retain(ctx, id, object, b, d)
 }
 
 // reportDelay writes the status of a Blueprint whose deletion cannot proceed, and requests another reconcile.
@@ -188,16 +179,25 @@ func (t *teardown) deleteAll(
 		}
 		message = "waiting for the type to be deleted"
 	}
-	conditions, statusErr := t.status.conditionsFor(b, d)
-	if statusErr != nil {
-		return cmp.Or(err, statusErr)
-	}
 	if err != nil {
 		message = err.Error()
 	}
+	return cmp.Or(err, t.reportWaiting(ctx, id, object, b, d, message, poll))
+}
+
+// reportWaiting writes the message to the Serving condition of a Blueprint whose deletion waits, and requests another
+// reconcile.
+func (t *teardown) reportWaiting(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
+	b *blueprint.Blueprint, d decision, message string, again time.Duration,
+) error {
+	conditions, err := t.status.conditionsFor(b, d)
+	if err != nil {
+		return err
+	}
 	conditions.serving = falseCondition(blueprint.Serving, reasonDeleting, instances.Truncate(message))
-	conditions.updateAfter = poll
-	return cmp.Or(err, t.status.write(ctx, id, object, conditions, d), conditions.requeue())
+	conditions.updateAfter = again
+	return cmp.Or(t.status.write(ctx, id, object, conditions, d), conditions.requeue())
 }
 
 // deleteInstances deletes the instances that existed when the Blueprint was deleted. It returns the number of remaining
@@ -234,37 +234,6 @@ func (t *teardown) deleteInstances(
 		}
 	})
 	return left, example, errors.Join(append(errs, err)...)
-}
-
-// releaseInstances removes the platform's finalizer from all instances, because no controller will remove it later.
-func (t *teardown) releaseInstances(ctx context.Context, gvr schema.GroupVersionResource) error {
-	var errs []error
-	err := t.forEach(ctx, gvr, func(instance *metav1.PartialObjectMetadata) {
-		if slices.Contains(instance.GetFinalizers(), instances.ChildrenFinalizer) {
-			errs = append(errs, t.releaseInstance(ctx, gvr, instance))
-		}
-	})
-	return errors.Join(append(errs, err)...)
-}
-
-// releaseInstance removes the platform's finalizer from an instance. It returns an error if the instance has changed
-// since it was read. The cleanup is then retried.
-func (t *teardown) releaseInstance(
-	ctx context.Context, gvr schema.GroupVersionResource, instance *metav1.PartialObjectMetadata,
-) error {
-	namespace, name := instance.GetNamespace(), instance.GetName()
-	left := slices.DeleteFunc(instance.GetFinalizers(), func(f string) bool { return f == instances.ChildrenFinalizer })
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": instance.GetUID(), "resourceVersion": instance.GetResourceVersion(), "finalizers": left,
-	}})
-	if err == nil {
-		options := metav1.PatchOptions{FieldManager: instances.Name}
-		_, err = t.client.Resource(gvr).Namespace(namespace).Patch(ctx, name, types.MergePatchType, patch, options)
-	}
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("remove the finalizer from instance %s: %w", toolscache.MetaObjectToName(instance), err)
-	}
-	return nil
 }
 
 // forEach lists the instances in the API server and calls f for each of them. It lists only the namespaces to which the

@@ -36,6 +36,8 @@ type ending struct {
 	// pages are the instances in the API server, by page of the list. If fails is set, lists return that error.
 	pages [][]metav1.PartialObjectMetadata
 	fails error
+	// listed is called before each list, if it is set.
+	listed func()
 }
 
 var deletedAt = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -86,6 +88,9 @@ func (l listing) Namespace(namespace string) metadata.ResourceInterface {
 func (l listing) List(_ context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	n := 0
 	_, _ = fmt.Sscan(options.Continue, &n)
+	if l.e.listed != nil {
+		l.e.listed()
+	}
 	if l.e.fails != nil {
 		return nil, l.e.fails
 	}
@@ -165,7 +170,7 @@ func TestTeardown_WaitsForTheDefinitionReconcile(t *testing.T) {
 		"Blueprint unknown":          nil,
 		"Blueprint with another UID": func(d *decision) { d.uid = "before" },
 		"deletion not observed":      func(d *decision) { d.deleting = false },
-		"type still served":          func(d *decision) { d.running = cleaningUp },
+		"type still served":          func(d *decision) { d.running = reconciling },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnding(t, blueprint.Retain, partial("a", held(instances.ChildrenFinalizer)))
@@ -223,6 +228,9 @@ func TestTeardown_RetainReleasesInstancesAndType(t *testing.T) {
 		"instance deleted meanwhile": {
 			func(e *ending) { e.server.Fails("patch", "a", errNotFound) }, "", []string{"update"}, freed[1:],
 		},
+		"terminating instance without the finalizer": {
+			func(e *ending) { terminating(&e.pages[0][1]) }, "", []string{"update"}, freed,
+		},
 		"instance changed meanwhile": {
 			func(e *ending) { e.server.Fails("patch", "a", errConflict) }, "remove the finalizer from instance shop/a", nil,
 			freed[1:],
@@ -263,6 +271,66 @@ func TestTeardown_RetainReleasesInstancesAndType(t *testing.T) {
 				t.Errorf("got finalizers %v of instance c", left)
 			}
 		})
+	}
+}
+
+// The platform's finalizer is removed from no instance before the requested deletions have been completed.
+func TestTeardown_RetainCompletesRequestedDeletions(t *testing.T) {
+	deleting := func(name string, at time.Duration, annotations map[string]string) metav1.PartialObjectMetadata {
+		return partial(name, held(instances.ChildrenFinalizer), func(m *metav1.PartialObjectMetadata) {
+			m.DeletionTimestamp, m.Annotations = &metav1.Time{Time: deletedAt.Add(at)}, annotations
+		})
+	}
+	const status = "patch blueprints websites status"
+	kept := partial("kept", held(instances.ChildrenFinalizer))
+	for name, test := range map[string]struct {
+		there   []metav1.PartialObjectMetadata
+		message string
+	}{
+		"one": {[]metav1.PartialObjectMetadata{kept, deleting("a", 0, nil)},
+			"waiting for the requested deletion of 1 instance, for example shop/a; its Ready condition contains the reason"},
+		"the oldest is named": {
+			[]metav1.PartialObjectMetadata{deleting("a", 0, nil), deleting("b", -time.Hour, nil), deleting("c", time.Hour, nil)},
+			"waiting for the requested deletion of 3 instances, for example shop/b;",
+		},
+		"paused": {
+			[]metav1.PartialObjectMetadata{kept, deleting("a", 0, map[string]string{instances.PausedAnnotation: "true"})},
+			"for example shop/a, which is paused",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnding(t, blueprint.Retain, test.there...)
+			if err := e.cleanUp(t); !isRequeue(err) {
+				t.Errorf("got error %v, want a requeue", err)
+			}
+			if definition, others := e.written(); len(definition) > 0 || !slices.Equal(others, []string{status}) {
+				t.Errorf("got CRD writes %q and other writes %q", definition, others)
+			}
+			if message := e.serving(t); !strings.Contains(message, test.message) {
+				t.Errorf("got Serving message %q, want %q", message, test.message)
+			}
+			e.fails = errors.New("the instances were listed")
+			if err := e.cleanUp(t); !isRequeue(err) {
+				t.Errorf("got error %v: the instances are listed again immediately", err)
+			}
+		})
+	}
+}
+
+// An instance that is deleted between the two lists keeps the finalizer.
+func TestTeardown_RetainReleasesNoInstanceThatIsBeingDeleted(t *testing.T) {
+	e := newEnding(t, blueprint.Retain, partial("a", held(instances.ChildrenFinalizer)),
+		partial("b", held(instances.ChildrenFinalizer)))
+	lists := 0
+	e.listed = func() {
+		if lists++; lists == 2 {
+			terminating(&e.pages[0][0])
+		}
+	}
+	err := e.cleanUp(t)
+	definition, others := e.written()
+	if !isRequeue(err) || len(definition) > 0 || !slices.Equal(others, []string{"patch websites b"}) {
+		t.Errorf("got error %v, CRD writes %q and other writes %q", err, definition, others)
 	}
 }
 
@@ -405,8 +473,8 @@ func TestTeardown_DeletesOnlyAfterServing(t *testing.T) {
 				t.Fatal(err)
 			}
 			d, _ := e.registry.get("websites")
-			if (d.running != nil) != test.deletes {
-				t.Errorf("got clean-up of deleted instances: %t", d.running != nil)
+			if d.running == nil || !d.cleansUpOnly() {
+				t.Errorf("got revision %+v, want one that completes deletions", d.running)
 			}
 			err := e.cleanUp(t)
 			_, others := e.written()
