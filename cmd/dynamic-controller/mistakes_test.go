@@ -70,6 +70,25 @@ func mistakes() map[string]mistake {
 			changes: []change{{"    - id: page\n", "    - id: page\n      forEach: [{word: \"${['a', 'b']}\"}]\n"}},
 			want:    []string{"spec.resources[1].template.metadata.name: must read word"},
 		},
+		"variable that YAML reads as a boolean": {
+			changes: []change{{"    - id: page\n", "    - id: page\n      forEach: [{y: \"${['a', 'b']}\"}]\n"}},
+			want: []string{`spec.resources[1].forEach[0].true: "true" is reserved; use a different name. YAML reads y, yes ` +
+				"and on as true unless they are in quotes"},
+		},
+		"field that YAML reads as a boolean": {
+			changes: []change{
+				{"public: {type: boolean}", "public: {type: boolean}\n            n: {type: integer}"},
+				{"${self.spec.text}", "${string(self.spec.n)}"},
+			},
+			want: []string{`unknown field "n" (line 1, column 17); the schema has a field "false", as which YAML reads the ` +
+				"key n without quotes"},
+		},
+		"id that YAML reads as a boolean": {
+			changes:  []change{{"    - id: page\n", "    - id: on\n"}},
+			rejected: ".spec.resources[id=true].id: expected string",
+			offline: "spec.resources[1].id in body must be of type string: \"boolean\"; kubectl reads on as true: write it in " +
+				"quotes if it is a string",
+		},
 		"collection with two variables in one forEach entry": {
 			changes:  []change{{"    - id: page\n", "    - id: page\n      forEach: [{a: \"${[1]}\", b: \"${[1]}\"}]\n"}},
 			rejected: "spec.resources[1].forEach[0]: Too many: 2: must have at most 1 item",

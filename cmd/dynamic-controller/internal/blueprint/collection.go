@@ -54,7 +54,7 @@ func (r *resource) checkIterators(ids map[string]*resource, c *collector) {
 			c.add(path, "", "%q is not a valid name; use a letter followed by at most 62 letters, digits or underscores",
 				Cut(it.name, maxQuoted))
 		case slices.Contains(reservedIDs, it.name):
-			c.add(path, "", "%q is reserved; use a different name", it.name)
+			c.add(path, "", "%q is reserved; use a different name%s", it.name, quoteHint(it.name))
 		case other != nil:
 			c.add(path, "", "%q is the id of spec.resources[%d]; use a different name", it.name, other.index)
 		case slices.ContainsFunc(valid, func(v iterator) bool { return v.name == it.name }):

@@ -271,12 +271,25 @@ func checkID(r *resource, ids map[string]*resource, c *collector) {
 		c.add(path, "", "%q is not a valid id; use a letter followed by at most 62 letters, digits or underscores",
 			Cut(r.ID, maxQuoted))
 	case slices.Contains(reservedIDs, r.ID):
-		c.add(path, "", "%q is reserved; use a different id", r.ID)
+		c.add(path, "", "%q is reserved; use a different id%s", r.ID, quoteHint(r.ID))
 	case ids[r.ID] != nil:
 		c.add(path, "", "%q is already the id of spec.resources[%d]", r.ID, ids[r.ID].index)
 	default:
 		ids[r.ID] = r
 	}
+}
+
+// readAs maps the names of booleans to the words that YAML 1.1, and thus kubectl, reads as this boolean unless they are
+// quoted.
+var readAs = map[string][]string{"true": {"y", "yes", "on"}, "false": {"n", "no", "off"}}
+
+// quoteHint returns a hint to append to a message about a name that can result from an unquoted word.
+func quoteHint(name string) string {
+	if words := readAs[name]; words != nil {
+		return fmt.Sprintf(". YAML reads %s and %s as %s unless they are in quotes",
+			strings.Join(words[:len(words)-1], ", "), words[len(words)-1], name)
+	}
+	return ""
 }
 
 // checkExpressionLimits reports whether the number and the total size of the expressions are within the limits.
@@ -402,6 +415,12 @@ func (f *found) explainCompile(err error) string {
 const maxSuggestedFields = 8
 
 func insteadOf(unknown *expression.UnknownFieldError) string {
+	for _, known := range unknown.Known {
+		if slices.Contains(readAs[known], strings.ToLower(unknown.Field)) {
+			return fmt.Sprintf("; the schema has a field %q, as which YAML reads the key %s without quotes", known,
+				unknown.Field)
+		}
+	}
 	if suggestion := suggest(unknown.Field, unknown.Known); suggestion != "" {
 		return suggestion
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -62,6 +64,7 @@ func load(ctx context.Context, paths []string, o Options) (*bundle, error) {
 	if b.all, b.problems, err = readAll(paths, o.Stdin); err != nil {
 		return nil, err
 	}
+	b.reportEmpty(paths)
 	b.readCRDs()
 	if err := b.readBlueprints(ctx); err != nil {
 		return nil, err
@@ -85,6 +88,20 @@ func load(ctx context.Context, paths []string, o Options) (*bundle, error) {
 func (b *bundle) report(d document, problems ...blueprint.Problem) {
 	for _, p := range problems {
 		b.problems = append(b.problems, d.finding(p))
+	}
+}
+
+// reportEmpty reports the given files that contain nothing, or only comments. Such files in directories are ignored.
+func (b *bundle) reportEmpty(paths []string) {
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		isOfFile := func(file string) bool { return filepath.Clean(file) == filepath.Clean(path) }
+		if path != "-" && (err != nil || info.IsDir()) ||
+			slices.ContainsFunc(b.all, func(d document) bool { return isOfFile(d.file) }) ||
+			slices.ContainsFunc(b.problems, func(f finding) bool { return isOfFile(f.file) }) {
+			continue
+		}
+		b.problems = append(b.problems, finding{path, 1, "contains no objects"})
 	}
 }
 
@@ -116,6 +133,10 @@ func (b *bundle) readBlueprints(ctx context.Context) error {
 	}
 	for _, d := range b.all {
 		if d.GroupVersionKind() != blueprint.GroupVersionKind {
+			if d.GroupVersionKind().Group == blueprint.GroupVersion.Group {
+				b.report(d, blueprint.Problem{Path: "kind", Reason: fmt.Sprintf("unknown kind %s in %s; use kind: %s and "+
+					"apiVersion: %s", d.GetKind(), d.GetAPIVersion(), blueprint.GroupVersionKind.Kind, blueprint.GroupVersion)})
+			}
 			continue
 		}
 		if problems := admission.admit(ctx, d.Unstructured); len(problems) > 0 {

@@ -2,6 +2,7 @@ package offline
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -38,7 +39,13 @@ func (d document) subject() string {
 }
 
 func (d document) finding(p blueprint.Problem) finding {
-	return finding{d.file, d.before + lineOf(d.node, p.Path), d.subject() + ": " + p.String()}
+	text := d.subject() + ": " + p.String()
+	if at, exact := nodeAt(d.node, p.Path); exact {
+		if read, differs := readAs(at); differs {
+			text += fmt.Sprintf(valueReadAs, at.Value, read)
+		}
+	}
+	return finding{d.file, d.before + lineOf(d.node, p.Path), text}
 }
 
 // finding is a problem and its position in a file.
@@ -51,6 +58,8 @@ type finding struct {
 func (f finding) String() string {
 	return fmt.Sprintf("%s:%d: %s", f.file, f.line, strings.Join(strings.Fields(f.text), " "))
 }
+
+const mustBeObject = "must be an object"
 
 // extensions lists the extensions of the files that are read from a directory. They are the same as in kubectl.
 var extensions = []string{".yaml", ".yml", ".json"}
@@ -113,24 +122,49 @@ func parse(file string, data []byte) (all []document, problems []finding) {
 		if len(root.Content) == 0 || root.Content[0].Tag == "!!null" {
 			continue // the document contains only comments
 		}
+		if line := secondDocument(part.text); line > 0 {
+			problems = append(problems, finding{file, part.before + line, "only the first document is read; " +
+				"separate documents with lines that consist of ---"})
+		}
 		d.node = target(root.Content[0])
 		if d.node.Kind != yaml.MappingNode {
-			problems = append(problems, finding{file, part.before + d.node.Line, "must be an object"})
+			problems = append(problems, finding{file, part.before + d.node.Line, mustBeObject})
 			continue
 		}
-		duplicates := duplicateFields(d.node, "")
+		ambiguous := keyProblems(d.node, "")
 		object, err := decode(part.text)
 		if err != nil {
 			problems = append(problems, syntaxError(d, err))
 			continue
 		}
 		d.Unstructured = &unstructured.Unstructured{Object: object}
-		for _, p := range duplicates {
+		for _, p := range ambiguous {
 			problems = append(problems, d.finding(p))
 		}
-		all = append(all, d.items()...)
+		objects, found := d.items()
+		all, problems = append(all, objects...), append(problems, found...)
 	}
 	return all, problems
+}
+
+// secondDocument returns the line of the second YAML document or JSON value in a text, or 0 if there is none. Parsers
+// ignore it. The text has no lines that consist of ---.
+func secondDocument(text []byte) (line int) {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var first, second yaml.Node
+	err := decoder.Decode(&first)
+	if err == nil {
+		err = decoder.Decode(&second)
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		return 0
+	case err != nil: // for example two JSON objects
+		return syntaxError(document{}, err).line
+	case len(second.Content) == 0:
+		return 0
+	}
+	return second.Content[0].Line
 }
 
 // decode reads an object. Like kubectl, it interprets values as YAML 1.1, in which yes is a boolean.
@@ -142,25 +176,34 @@ func decode(text []byte) (object map[string]any, err error) {
 	return object, err
 }
 
-// items returns the items of a v1 List, or the document itself.
-func (d document) items() []document {
+// items returns the items of a v1 List, or the document itself. Values that are not objects of the API are problems.
+func (d document) items() (all []document, problems []finding) {
+	for _, field := range []string{"apiVersion", "kind"} {
+		if value, _ := d.Object[field].(string); value == "" {
+			return nil, []finding{{d.file, d.before + lineOf(d.node, field),
+				"must be an object with apiVersion and kind, which are strings"}}
+		}
+	}
 	if d.GetKind() != "List" || d.GetAPIVersion() != "v1" {
-		return []document{d}
+		return []document{d}, nil
 	}
 	items, _ := d.Object["items"].([]any)
 	nodes := valueOf(d.node, "items")
-	var all []document
 	for i, item := range items {
 		one := d // keeps the position of the list if the items come from a merge key
 		if nodes != nil && i < len(nodes.Content) {
 			one.node = target(nodes.Content[i])
 		}
-		if object, is := item.(map[string]any); is {
-			one.Unstructured = &unstructured.Unstructured{Object: object}
-			all = append(all, one.items()...)
+		object, is := item.(map[string]any)
+		if !is {
+			problems = append(problems, finding{d.file, d.before + one.node.Line, mustBeObject})
+			continue
 		}
+		one.Unstructured = &unstructured.Unstructured{Object: object}
+		documents, found := one.items()
+		all, problems = append(all, documents...), append(problems, found...)
 	}
-	return all
+	return all, problems
 }
 
 // part is one YAML document.

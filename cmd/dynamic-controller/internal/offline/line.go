@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
 // lineOf returns the line of the field at a path such as spec.resources[2].template. If the field does not exist, it
@@ -22,6 +20,15 @@ func lineOf(node *yaml.Node, path string) int {
 		node, line, path = next, at, rest
 	}
 	return line
+}
+
+// nodeAt returns the value of the field at a path. It returns false if the field does not exist.
+func nodeAt(node *yaml.Node, path string) (at *yaml.Node, exists bool) {
+	at = node
+	for path != "" && at != nil {
+		at, _, path = step(target(at), path)
+	}
+	return at, at != nil
 }
 
 // step follows the first part of a path. It returns the next node, its line, and the rest of the path.
@@ -71,26 +78,4 @@ func valueOf(node *yaml.Node, name string) *yaml.Node {
 		}
 	}
 	return nil
-}
-
-// duplicateFields returns the fields that occur more than once in the same object.
-func duplicateFields(node *yaml.Node, path string) (problems blueprint.Problems) {
-	switch node.Kind {
-	case yaml.SequenceNode:
-		for i, item := range node.Content {
-			problems = append(problems, duplicateFields(item, fmt.Sprintf("%s[%d]", path, i))...)
-		}
-	case yaml.MappingNode:
-		seen := map[string]bool{}
-		for i := 0; i+1 < len(node.Content); i += 2 {
-			key := node.Content[i].Value
-			at := strings.TrimPrefix(path+"."+key, ".")
-			if seen[key] {
-				problems = append(problems, blueprint.Problem{Path: at, Reason: "duplicate field; remove one of them"})
-			}
-			seen[key] = true
-			problems = append(problems, duplicateFields(node.Content[i+1], at)...)
-		}
-	}
-	return problems
 }

@@ -8,6 +8,9 @@ import (
 	"io"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/explain"
 )
 
@@ -31,6 +34,7 @@ func Validate(ctx context.Context, out, errOut io.Writer, files []string, o Opti
 			return err
 		}
 		if crd == nil {
+			b.reportMisnamed(d)
 			continue
 		}
 		instances++
@@ -40,12 +44,33 @@ func Validate(ctx context.Context, out, errOut io.Writer, files []string, o Opti
 		}
 		b.report(d, problems...)
 	}
+	if len(b.blueprints)+len(b.problems) == 0 {
+		b.problems = append(b.problems, finding{files[0], 1, "no Blueprint is in the files, so nothing was checked; " +
+			"pass Blueprints, and instances together with their Blueprints"})
+	}
 	if err := b.print(out); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(errOut, "%s and %s are valid\n",
 		count(len(b.blueprints), "Blueprint"), count(instances, "instance"))
 	return err
+}
+
+// reportMisnamed reports an object of an unknown kind in the API group of a Blueprint's type, because it is probably
+// meant to be an instance. Other objects of unknown kinds are not checked.
+func (b *bundle) reportMisnamed(d document) {
+	var kinds []string
+	for _, j := range b.blueprints {
+		if t := j.Spec.Type; t.Group == d.GroupVersionKind().Group && t.Kind != "" {
+			kinds = append(kinds, t.Kind)
+		}
+	}
+	if _, err := b.mapper.RESTMapping(d.GroupVersionKind().GroupKind()); len(kinds) == 0 || !meta.IsNoMatchError(err) {
+		return
+	}
+	b.report(d, blueprint.Problem{Path: "kind", Reason: fmt.Sprintf("unknown kind %s in %s%s", d.GetKind(),
+		d.GetAPIVersion(), cmp.Or(blueprint.Suggest(d.GetKind(), kinds), "; the Blueprints define "+
+			strings.Join(kinds, ", ")))})
 }
 
 func count(n int, noun string) string {
