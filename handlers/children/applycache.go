@@ -60,10 +60,13 @@ type childEntry struct {
 	// drift limits corrections. It is nil before the first correction.
 	drift      *rate.Limiter
 	recreation recreation // of a child with OnImmutableRecreate
+	judgement  judgement  // of a child that the API server could not apply
 }
 
 // reset forgets the object that had the name of the child. The limits apply to the next object, too.
-func (e *childEntry) reset() { *e = childEntry{drift: e.drift, recreation: e.recreation} }
+func (e *childEntry) reset() {
+	*e = childEntry{drift: e.drift, recreation: e.recreation, judgement: e.judgement}
+}
 
 // lastApply describes the last apply of a child.
 type lastApply struct {

@@ -3,7 +3,6 @@ package children
 import (
 	"context"
 	"errors"
-	"net/http"
 	"slices"
 
 	"github.com/go-logr/logr"
@@ -46,7 +45,8 @@ func (c *call) converge(
 ) (*unstructured.Unstructured, error) {
 	entries, err := ownership.Of(current)
 	if err != nil || entries.Size() > maxOwnedPaths || child.entry.futile == child.hash {
-		return c.overwrite(ctx, child, current)
+		now, err := c.overwrite(ctx, child, current)
+		return now, c.judge(ctx, child, current, err)
 	}
 	v := convergence{call: c, child: child, entries: entries, again: c.wasApplied(child, current)}
 	if edited := v.edited(current, nil); len(edited) > 0 {
@@ -55,7 +55,7 @@ func (c *call) converge(
 		}
 	}
 	now, err := v.applyOnto(ctx, current)
-	if err != nil && len(entries) == 0 && (isRefusal(err) || isOwnershipError(err)) {
+	if err != nil && len(entries) == 0 && (isRefusal(err) || isUnexplained(err)) {
 		full, readErr := c.readOwners(ctx, child, current)
 		if readErr != nil {
 			return nil, readErr
@@ -72,6 +72,7 @@ func (c *call) converge(
 			now, err = v.applyOnto(ctx, current)
 		}
 	}
+	err = c.judge(ctx, child, current, err)
 	switch {
 	case err == nil:
 		now, err = v.tidy(ctx, now)
@@ -183,17 +184,6 @@ func (c *call) readOwners(
 	return current, nil
 }
 
-// isRefusal reports whether the API server refused to apply an object because of its content.
-func isRefusal(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) }
-
-// isOwnershipError reports whether the API server failed to process managedFields. Its error has no reason, unlike the
-// errors of admission webhooks and of the storage.
-func isOwnershipError(err error) bool {
-	var status apierrors.APIStatus
-	return errors.As(err, &status) && status.Status().Code == http.StatusInternalServerError &&
-		status.Status().Reason != metav1.StatusReasonInternalError
-}
-
 // repair replaces the managedFields of the object. If the object has changed, the error is a conflict, and nothing has
 // been changed.
 func (v *convergence) repair(
@@ -265,10 +255,10 @@ func (v *convergence) avoidRefusal(
 		if shared := v.sharedItems(); len(shared) > 0 {
 			return v.entries.Transfer(v.config.Name, shared...), shared
 		}
-	case isOwnershipError(err), apierrors.IsBadRequest(err):
+	case isUnexplained(err), apierrors.IsBadRequest(err):
 		moved, changed := v.entries.MoveTo(v.child.id.GVR.GroupVersion(), current.Object,
 			func(entry ownership.Entry, gv schema.GroupVersion) bool {
-				return isOwnershipError(err) || entry.IsApplier(v.config.Name) || !v.isServed(gv)
+				return isUnexplained(err) || entry.IsApplier(v.config.Name) || !v.isServed(gv)
 			})
 		if changed {
 			return moved, nil

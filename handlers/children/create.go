@@ -50,12 +50,12 @@ func (c *call) create(ctx context.Context, child *child) (*unstructured.Unstruct
 		child.entry.reset()
 		child.entry.known = true
 	}
-	if apierrors.IsForbidden(err) || isSecondController(err) {
+	if apierrors.IsForbidden(err) || isSecondController(err) || isUnexplained(err) {
 		if current, readErr := c.readLive(ctx, child); readErr == nil && current != nil {
 			return c.applyTo(ctx, child, current)
 		}
 	}
-	return now, err
+	return now, c.judge(ctx, child, nil, err)
 }
 
 // checkCreate returns an error if a child must not be created.

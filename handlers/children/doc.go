@@ -49,8 +49,7 @@
 // # Repairs
 //
 // What a forced apply changes depends on the managedFields of the child. If they are not as expected, Reconcile repairs
-// them with a patch, and applies the child again. Both requests contain the resourceVersion. No dry runs are used. The
-// repairs are:
+// them with a patch, and applies the child again. Both requests contain the resourceVersion. The repairs are:
 //
 //   - Someone edited the key of a list item, such as the port of a Service or the name of a container. The item is put
 //     back. The edited item is removed if it has all other fields of the one desired item that is missing, or if the
@@ -68,11 +67,17 @@
 //   - A list that was owned as a whole became a list with keys or a set. Items that nobody owns and that are no longer
 //     desired are removed.
 //
-// A child whose update the API server refuses as invalid, for example because a field is immutable, delays neither
-// later stages nor the pruning of other children. The same applies to a child that other clients change again and
-// again: after five corrections, it is corrected at most once in ten seconds, and its result names the field and the
-// manager. Corrections of RBAC objects and network policies, and of the metadata that makes an
-// object a child, are not delayed.
+// A child that exists, and whose update the API server refuses, delays neither later stages nor the pruning of other
+// children. For example, a field is immutable, a policy forbids the change, or the child is larger than etcd allows.
+//
+// If a desired child cannot be merged, the API server responds with 500 and without a reason: a list has two items with
+// the same key, a value has the wrong type, or a field is unknown. Errors of its storage and of managedFields look the
+// same. Two dry runs find out the cause, at most once per minute for the same desired child. If the API server cannot
+// apply the child, but can apply its metadata alone, the child is Refused with the reason Invalid.
+//
+// A child that other clients change again and again delays nothing either. After five corrections, it is corrected at
+// most once in ten seconds, and its result names the field and the manager. Corrections of RBAC objects and network
+// policies, and of the metadata that makes an object a child, are not delayed.
 //
 // The stringData of a Secret is applied as data, the form in which the API server stores it, so that drift is
 // corrected.

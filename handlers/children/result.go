@@ -52,17 +52,18 @@ const (
 // Invalid, Forbidden or ServiceUnavailable. If the response has no reason, or there is no response, it is
 // RequestFailed.
 const (
-	ReasonEarlierStage       = "EarlierStage"       // Waiting: an earlier stage is not complete
-	ReasonBeingDeleted       = "BeingDeleted"       // Waiting: an object with its name is being deleted
-	ReasonNotOwned           = "NotOwned"           // Conflict: the error wraps ErrNotOwned
-	ReasonAdoptionNotEnabled = "AdoptionNotEnabled" // Conflict: the error wraps ErrAdoptionNotEnabled
-	ReasonUnknownKind        = "UnknownKind"        // Refused: the mapper has no mapping for the kind
-	ReasonKindNotSupported   = "KindNotSupported"   // Refused: the error wraps ErrKindNotSupported
-	ReasonInventoryFull      = "InventoryFull"      // Refused: the error wraps ErrInventoryFull
-	ReasonInvalid            = "Invalid"            // Refused: by the API server, or because of its namespace
-	ReasonImmutable          = "Immutable"          // Refused: a field cannot be changed, see OnImmutable
-	ReasonChangedByOthers    = "ChangedByOthers"    // Drifting
-	ReasonRequestFailed      = "RequestFailed"      // Failed: no response, or the discovery of the child's group fails
+	ReasonEarlierStage       = "EarlierStage"          // Waiting: an earlier stage is not complete
+	ReasonBeingDeleted       = "BeingDeleted"          // Waiting: an object with its name is being deleted
+	ReasonNotOwned           = "NotOwned"              // Conflict: the error wraps ErrNotOwned
+	ReasonAdoptionNotEnabled = "AdoptionNotEnabled"    // Conflict: the error wraps ErrAdoptionNotEnabled
+	ReasonUnknownKind        = "UnknownKind"           // Refused: the mapper has no mapping for the kind
+	ReasonKindNotSupported   = "KindNotSupported"      // Refused: the error wraps ErrKindNotSupported
+	ReasonInventoryFull      = "InventoryFull"         // Refused: the error wraps ErrInventoryFull
+	ReasonInvalid            = "Invalid"               // Refused: by the API server, or because of its namespace
+	ReasonTooLarge           = "RequestEntityTooLarge" // Refused: beyond a limit of the API server or of etcd
+	ReasonImmutable          = "Immutable"             // Refused: a field cannot be changed, see OnImmutable
+	ReasonChangedByOthers    = "ChangedByOthers"       // Drifting
+	ReasonRequestFailed      = "RequestFailed"         // Failed: no response, or the discovery of the child's group fails
 	// ReasonStoredDifferently is set for a child that is Created, Applied or Unchanged, if the API server stores a field
 	// with another value than the desired one, for example because of an admission webhook.
 	ReasonStoredDifferently = "StoredDifferently"
@@ -266,6 +267,7 @@ func (d *child) await(reason, message string) {
 // outcomeOf returns the outcome and the reason for an error.
 func outcomeOf(err error) (Outcome, string) {
 	var drift *driftError
+	var content *contentError
 	reason := string(apierrors.ReasonForError(err))
 	switch {
 	case errors.As(err, &drift):
@@ -284,6 +286,8 @@ func outcomeOf(err error) (Outcome, string) {
 		return Refused, ReasonInvalid
 	case errors.Is(err, errImmutable):
 		return Refused, ReasonImmutable
+	case errors.As(err, &content):
+		return Refused, content.reason
 	case isRejection(err):
 		return Refused, reason
 	case reason != string(metav1.StatusReasonUnknown):
@@ -292,14 +296,14 @@ func outcomeOf(err error) (Outcome, string) {
 	return Failed, ReasonRequestFailed
 }
 
-// blocks reports whether the child delays later stages and pruning. A child that exists, and whose new state is refused
-// because of its content, does not: what depends on the child has it already. The same applies to a child that drifts.
-// A child that does not fit into the inventory is neither created nor pruned.
+// blocks reports whether the child delays later stages and pruning. A child that exists, and whose new state is refused,
+// does not: what depends on the child has it already. The same applies to a child that drifts. A child that does not fit
+// into the inventory is neither created nor pruned.
 func (d *child) blocks() bool {
 	switch r := d.result; {
 	case r.IsApplied(), r.Outcome == Drifting, r.Reason == ReasonInventoryFull:
 		return false
 	default:
-		return r.Object == nil || r.Outcome != Refused || !isRefusal(r.Err)
+		return r.Object == nil || r.Outcome != Refused
 	}
 }

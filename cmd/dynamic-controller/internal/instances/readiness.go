@@ -200,13 +200,19 @@ func reasonOf(result children.Result, err error) string {
 		return reasonConflict
 	case apierrors.IsForbidden(err), has(func(c children.ChildResult) bool { return apierrors.IsForbidden(c.Err) }):
 		return reasonForbidden
-	case has(func(c children.ChildResult) bool { return c.Outcome == children.Refused && isRejected(c.Err) }):
+	case has(isRejectedChild):
 		return reasonRejected
 	case isRejected(errors.Join(othersIn(result, err)...)):
 		return reasonRejected
 	default:
 		return reasonFailed
 	}
+}
+
+// isRejectedChild reports whether the API server rejected the content of a child.
+func isRejectedChild(child children.ChildResult) bool {
+	return child.Outcome == children.Refused && (isRejected(child.Err) ||
+		child.Reason == children.ReasonInvalid || child.Reason == children.ReasonTooLarge)
 }
 
 // isRejected reports whether the API server rejected the content of an object.

@@ -210,7 +210,7 @@ func (o childObjects) Apply(
 		now, err = o.ResourceInterface.Apply(ctx, name, object, opts, subresources...)
 		return err
 	})
-	if err == nil || apierrors.IsInvalid(err) {
+	if len(opts.DryRun) == 0 && (err == nil || apierrors.IsInvalid(err)) {
 		o.client.refuses(o.identifiers(name), err != nil)
 	}
 	return now, err
