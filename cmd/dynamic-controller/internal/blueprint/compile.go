@@ -75,6 +75,8 @@ type resource struct {
 	include []*expressionAt
 	ready   []*expressionAt
 	needs   []*resource
+	// requires lists the resources in needs that the resource cannot exist without. Others are read only by ?.
+	requires []requirement
 
 	// includeLater holds the includeWhen conditions that read other resources. Conditions that read only self are in
 	// include. includeNeeds holds the resources that the conditions in includeLater read.
@@ -466,6 +468,9 @@ func (f *found) checkReferences(owner *resource, ids map[string]*resource, c *co
 			c.add(f.path, f.text, "must not refer to the resource itself, which does not exist yet")
 		default:
 			owner.needs = withResource(owner.needs, ids[name])
+			if f.compiled.Requires(name) {
+				owner.require(ids[name], f.path)
+			}
 			if f.use == includes {
 				owner.includeNeeds = withResource(owner.includeNeeds, ids[name])
 			}

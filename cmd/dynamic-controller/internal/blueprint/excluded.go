@@ -3,8 +3,10 @@ package blueprint
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -13,10 +15,13 @@ import (
 )
 
 // Excluded is a resource that is not wanted. Either its own includeWhen is false, or it refers to a resource that is
-// not wanted. A resource whose includeWhen cannot be evaluated is not excluded.
+// not wanted and does not read it only by ?. A resource whose includeWhen cannot be evaluated is not excluded.
 type Excluded struct {
 	ID  string
 	GVK schema.GroupVersionKind
+	// Through lists the ids of the excluded resources that exclude this resource. It begins with the one to which the
+	// resource refers, and ends with the one whose own includeWhen is false. It is empty if this is the resource itself.
+	Through []string
 	// Names identifies the objects of the resource. It omits objects whose names are not known yet, and objects that can
 	// also belong to another resource.
 	Names          []types.NamespacedName
@@ -26,6 +31,65 @@ type Excluded struct {
 }
 
 func (e Excluded) String() string { return e.ID }
+
+// Reason explains why the resource is excluded.
+func (e Excluded) Reason() string {
+	switch n := len(e.Through); n {
+	case 0:
+		return "excluded by includeWhen"
+	case 1:
+		return fmt.Sprintf("excluded because it refers to %s, which is excluded by includeWhen", e.Through[0])
+	default:
+		return fmt.Sprintf("excluded because it refers to %s, which is excluded by includeWhen",
+			strings.Join(e.Through, ", which refers to "))
+	}
+}
+
+// requirement is a resource that another resource cannot exist without.
+type requirement struct {
+	*resource
+	path string // of the first expression that reads it
+}
+
+func (r *resource) require(o *resource, path string) {
+	if !slices.ContainsFunc(r.requires, func(known requirement) bool { return known.resource == o }) {
+		r.requires = append(r.requires, requirement{o, path})
+	}
+}
+
+// Exclusion is a resource that is excluded whenever another one is, without an includeWhen that says so.
+type Exclusion struct{ ID, Path, Through string }
+
+func (e Exclusion) String() string {
+	return fmt.Sprintf("%s is excluded whenever %s is, because it reads %[2]s; to keep it, read %[2]s by ?, as in %[2]s.?status",
+		e.ID, e.Through)
+}
+
+// Exclusions returns the resources that are excluded through another resource, although their own includeWhen lacks the
+// conditions of that resource. Path is the path of the expression that reads the other resource.
+func (c *Compiled) Exclusions() (all []Exclusion) {
+	through := map[*resource]bool{}
+	for _, r := range c.resources {
+		for _, o := range r.requires {
+			conditional := slices.Concat(o.include, o.includeLater)
+			if !through[o.resource] && (len(conditional) == 0 || includesAll(r, conditional)) {
+				continue
+			}
+			through[r] = true
+			all = append(all, Exclusion{ID: r.ID, Path: o.path, Through: o.ID})
+			break
+		}
+	}
+	return all
+}
+
+// includesAll reports whether includeWhen of a resource contains all conditions.
+func includesAll(r *resource, conditions []*expressionAt) bool {
+	own := slices.Concat(r.include, r.includeLater)
+	return !slices.ContainsFunc(conditions, func(condition *expressionAt) bool {
+		return !slices.ContainsFunc(own, func(o *expressionAt) bool { return o.String() == condition.String() })
+	})
+}
 
 // maxPlaceBytes limits the size of a name or namespace that placeOf evaluates. Valid names have at most 253 bytes.
 const maxPlaceBytes = 1 << 10
@@ -44,19 +108,17 @@ func splitConditions(resources []*resource) {
 			}
 		}
 		r.decidedLater = len(r.includeLater) > 0 ||
-			slices.ContainsFunc(r.needs, func(o *resource) bool { return o.decidedLater })
+			slices.ContainsFunc(r.requires, func(o requirement) bool { return o.decidedLater })
 	}
 }
 
-// include excludes a resource if a condition that reads only self is false, or if the resource refers to an excluded
+// include excludes a resource if a condition that reads only self is false, or if the resource requires an excluded
 // one. It is called for all resources before any of them is rendered. Rendering, and its cost, therefore cannot affect
 // the result.
 func (s *stepping) include(ctx context.Context, r *resource) {
-	for _, o := range r.needs {
-		if s.state[o] == excluded {
-			s.exclude(r)
-			return
-		}
+	if o := s.excludedIn(r); o != nil {
+		s.exclude(r, o)
+		return
 	}
 	for _, condition := range r.include {
 		wanted, reason := s.condition(ctx, condition, map[string]any{"self": s.self})
@@ -65,21 +127,31 @@ func (s *stepping) include(ctx context.Context, r *resource) {
 			s.problem(r, Problem{Path: condition.path, Expression: condition.String(), Reason: reason})
 			return
 		case !wanted:
-			s.exclude(r)
+			s.exclude(r, nil)
 			return
 		}
 	}
 }
 
+// excludedIn returns the first excluded resource that a resource requires, or nil.
+func (s *stepping) excludedIn(r *resource) *resource {
+	for _, o := range r.requires {
+		if s.state[o.resource] == excluded {
+			return o.resource
+		}
+	}
+	return nil
+}
+
 // includeLater evaluates the conditions that read other resources. It returns false if the resource is excluded, must
 // wait for these resources or has a problem.
 func (s *stepping) includeLater(ctx context.Context, r *resource) (wanted bool) {
-	if slices.ContainsFunc(r.needs, func(o *resource) bool { return s.state[o] == excluded }) {
-		s.exclude(r)
+	if o := s.excludedIn(r); o != nil {
+		s.exclude(r, o)
 		return false
 	}
 	for _, o := range r.includeNeeds {
-		if s.state[o] != ready {
+		if s.state[o] == blocked {
 			s.wait(r, "waiting for "+s.blocked[o])
 			return false
 		}
@@ -99,18 +171,24 @@ func (s *stepping) includeLater(ctx context.Context, r *resource) (wanted bool) 
 			s.problem(r, Problem{condition.path, condition.String(), condition.explain(err)})
 			return false
 		case !is:
-			s.exclude(r)
+			s.exclude(r, nil)
 			return false
 		}
 	}
 	return true
 }
 
-func (s *stepping) exclude(r *resource) {
+// exclude excludes a resource. through is the excluded resource that it requires, or nil if its own includeWhen is
+// false.
+func (s *stepping) exclude(r, through *resource) {
 	s.state[r] = excluded
-	s.out.Excluded = append(s.out.Excluded, Excluded{
-		ID: r.ID, GVK: r.GVK, DeletionPolicy: r.DeletionPolicy, Reference: r.Reference,
-	})
+	s.ready[r.ID] = expression.Absent
+	e := Excluded{ID: r.ID, GVK: r.GVK, DeletionPolicy: r.DeletionPolicy, Reference: r.Reference}
+	if through != nil {
+		i := slices.IndexFunc(s.out.Excluded, func(o Excluded) bool { return o.ID == through.ID })
+		e.Through = append([]string{through.ID}, s.out.Excluded[i].Through...)
+	}
+	s.out.Excluded = append(s.out.Excluded, e)
 }
 
 // nameExcluded sets the names of the objects of excluded resources. It is called first for the resources that include

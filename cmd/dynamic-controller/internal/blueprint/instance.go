@@ -154,7 +154,7 @@ type stepping struct {
 	memory *memory.Reservation // reserves the memory for the results
 
 	observed map[string]*unstructured.Unstructured
-	ready    map[string]any // the variables of templates: self and ready resources
+	ready    map[string]any // the variables of templates: self, and ready and excluded resources
 	state    map[*resource]state
 	blocked  map[*resource]string // why dependent resources must wait
 	existing map[string]any       // the objects of references that were looked up, ready or not
@@ -177,7 +177,7 @@ func (s *stepping) step(ctx context.Context, r *resource) {
 		return
 	}
 	for _, o := range r.needs {
-		if s.state[o] != ready {
+		if s.state[o] == blocked { // an excluded one is read only by ?
 			s.wait(r, "waiting for "+s.blocked[o])
 			return
 		}

@@ -65,7 +65,7 @@ func (s *stepping) report(ctx context.Context) *Report {
 
 // reportVariables returns the variables for the expressions of a Report: self, the objects of references, and the
 // existing children. The variable of a collection is the list of its existing objects. It is set only if the collection
-// is rendered.
+// is rendered. Excluded resources are absent.
 //
 // Users who can create objects can also create one with the labels of a child. If a resource is not rendered,
 // reportVariables therefore uses an existing object only if it has the namespace and the name that the template yields.
@@ -76,7 +76,11 @@ func (s *stepping) reportVariables(ctx context.Context) map[string]any {
 		keys[o.ID] = append(keys[o.ID], o.Key)
 	}
 	for _, r := range s.compiled.resources {
-		if r.Reference || s.state[r] == excluded || !s.compiled.report.reads[r.ID] {
+		if s.state[r] == excluded {
+			variables[r.ID] = expression.Absent
+			continue
+		}
+		if r.Reference || !s.compiled.report.reads[r.ID] {
 			continue
 		}
 		if r.Collection {

@@ -117,8 +117,26 @@ func readyMessage(step blueprint.Step) string {
 	if ready == 1 {
 		verb = "is"
 	}
-	return fmt.Sprintf("%d of %d resources %s ready%s; excluded by includeWhen: %s",
-		ready, ready+excluded, verb, objects, joinFirst(step.Excluded, ", "))
+	return fmt.Sprintf("%d of %d resources %s ready%s%s", ready, ready+excluded, verb, objects,
+		excludedMessage(step.Excluded))
+}
+
+// excludedMessage names the resources whose includeWhen is false, and separately those that refer to them.
+func excludedMessage(all []blueprint.Excluded) (message string) {
+	var own []blueprint.Excluded
+	var through []string
+	for _, e := range all {
+		if len(e.Through) == 0 {
+			own = append(own, e)
+		} else {
+			through = append(through, fmt.Sprintf("%s refers to %s", e.ID, e.Through[0]))
+		}
+	}
+	message = "; excluded by includeWhen: " + joinFirst(own, ", ")
+	if len(through) > 0 {
+		message += "; excluded because they refer to excluded resources: " + joinFirst(through, ", ")
+	}
+	return message
 }
 
 // isIdentifier matches the ids of resources.

@@ -217,7 +217,7 @@ func printNotes(out io.Writer, step blueprint.Step) (err error) {
 		note(r.String())
 	}
 	for _, e := range step.Excluded {
-		note(e.ID + ": excluded by includeWhen")
+		note(e.ID + ": " + e.Reason())
 	}
 	return err
 }

@@ -51,9 +51,25 @@ func Validate(ctx context.Context, out, errOut io.Writer, files []string, o Opti
 	if err := b.print(out); err != nil {
 		return err
 	}
+	if err := b.printExclusions(errOut); err != nil {
+		return err
+	}
 	_, err = fmt.Fprintf(errOut, "%s and %s are valid\n",
 		count(len(b.blueprints), "Blueprint"), count(instances, "instance"))
 	return err
+}
+
+// printExclusions writes a note for each resource that is excluded through another one without saying so.
+func (b *bundle) printExclusions(out io.Writer) error {
+	for _, j := range b.blueprints {
+		for _, e := range j.compiled.Exclusions() {
+			note := j.finding(blueprint.Problem{Path: e.Path, Reason: e.String()})
+			if _, err := fmt.Fprintf(out, "note: %s\n", explain.Printable(note.String())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // reportMisnamed reports an object of an unknown kind in the API group of a Blueprint's type, because it is probably

@@ -174,3 +174,26 @@ func TestValidate_LimitsTheSizeOfABlueprint(t *testing.T) {
 		t.Errorf("got %v, %s", err, out.String())
 	}
 }
+
+// A resource that is excluded through another one is not a problem, but easily overlooked.
+func TestValidate_NotesResourcesThatAreExcludedThroughOthers(t *testing.T) {
+	const text = shopBlueprint + `    - id: database
+      includeWhen: ["self.metadata.name == 'a'"]
+      template: {apiVersion: v1, kind: ConfigMap, metadata: {name: db}, data: {host: db}}
+    - id: app
+      template: {apiVersion: v1, kind: ConfigMap, metadata: {name: app}, data: {host: "${READ}"}}
+`
+	const note = "note: -:11: blueprint/shops.shop.example.com: spec.resources[1].template.data.host: app is excluded " +
+		"whenever database is, because it reads database; to keep it, read database by ?, as in database.?status\n"
+	for read, want := range map[string]string{
+		"database.data.host":                      note,
+		"database.?data.?host.orValue('no host')": "",
+	} {
+		var out, errOut bytes.Buffer
+		file := strings.Replace(strings.Replace(text, "READ", read, 1), "resources: []", "resources:", 1)
+		err := Validate(t.Context(), &out, &errOut, []string{"-"}, Options{Stdin: strings.NewReader(file)})
+		if want += "1 Blueprint and 0 instances are valid\n"; err != nil || errOut.String() != want {
+			t.Errorf("%s: got %v, %s%s, want %s", read, err, out.String(), errOut.String(), want)
+		}
+	}
+}

@@ -22,6 +22,7 @@ type Program struct {
 	output  *cel.Type
 	paths   []Path
 	refs    []string
+	soft    []string // the variables in refs that the expression reads only by ?
 }
 
 // String returns the text of the expression.
@@ -29,6 +30,10 @@ func (p *Program) String() string { return p.text }
 
 // References returns the names of the variables that the expression reads, sorted.
 func (p *Program) References() []string { return p.refs }
+
+// Requires reports whether the expression needs the value of a variable that it reads. It does not if it reads the
+// variable only by ?, as in database.?status or pods[?0], so that the variable can be [Absent].
+func (p *Program) Requires(name string) bool { return !slices.Contains(p.soft, name) }
 
 // Paths returns the paths that the expression reads, without duplicates. A path ends before an optional part (has() and
 // ?), and before a part that is known only at evaluation.
@@ -86,6 +91,7 @@ func (e *Env) Compile(text string) (*Program, error) {
 		}
 	}
 	p.refs = slices.Compact(p.refs)
+	p.soft = softIn(checked.NativeRep(), p.refs)
 	if err := e.checkEstimate(checked, p.refs); err != nil {
 		return nil, err
 	}

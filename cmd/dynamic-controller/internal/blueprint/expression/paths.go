@@ -93,6 +93,34 @@ func collectPaths(e ast.NavigableExpr, local []string, found map[string]Path) {
 	}
 }
 
+// softIn returns the variables among refs that an expression reads only by ?. They are sorted.
+func softIn(a *ast.AST, refs []string) (soft []string) {
+	required := map[string]bool{}
+	collectRequired(ast.NavigateAST(a), nil, required)
+	return slices.DeleteFunc(slices.Clone(refs), func(name string) bool { return required[name] })
+}
+
+// collectRequired adds the variables in e that are not the operand of ? to found.
+func collectRequired(e ast.NavigableExpr, local []string, found map[string]bool) {
+	if p := asPath(e, local); len(p) == 1 {
+		found[p[0].(string)] = true
+		return
+	}
+	isOptional := e.Kind() == ast.CallKind &&
+		(e.AsCall().FunctionName() == operators.OptSelect || e.AsCall().FunctionName() == operators.OptIndex)
+	for i, child := range e.Children() {
+		if p := asPath(child, local); isOptional && i == 0 && len(p) == 1 {
+			continue
+		}
+		inner := local
+		if e.Kind() == ast.ComprehensionKind && i >= loopParts {
+			c := e.AsComprehension()
+			inner = append(slices.Clip(local), c.IterVar(), c.IterVar2(), c.AccuVar())
+		}
+		collectRequired(child, inner, found)
+	}
+}
+
 // loopParts is the index of the first child of a comprehension that can read the variables of the comprehension. The
 // children before it are the range and the initial value.
 const loopParts = 2

@@ -35,14 +35,18 @@ type MissingError struct {
 
 func (e *MissingError) Error() string { return e.reason }
 
+// Absent is the value of a variable that does not exist and never will, such as an excluded resource. An expression that
+// reads the variable by ? gets optional.none(). For other expressions, the variable is missing.
+var Absent any = types.OptionalNone
+
 // Run evaluates the expression and returns its value and cost. The variables are JSON values as in an unstructured
-// object. Run does not modify them, and values converted from the result share no maps or lists with them.
+// object, or [Absent]. Run does not modify them, and values converted from the result share no maps or lists with them.
 //
 // The error is a [*MissingError] or [ErrCost], or it describes a different failure. If ctx is done, the error wraps its
 // cause.
 func (p *Program) Run(ctx context.Context, variables map[string]any) (Value, uint64, error) {
 	for _, name := range p.refs {
-		if _, has := variables[name]; !has {
+		if value, has := variables[name]; !has || value == Absent && p.Requires(name) {
 			return Value{}, 0, &MissingError{Path: Path{name}, reason: name + " does not exist"}
 		}
 	}
