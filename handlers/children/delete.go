@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,7 +70,7 @@ func compareDoomed(a, b doomedChild) int {
 // deleteInOrder deletes the children in the last stage and records all children as pending. It continues after an
 // error. Once the children in the last stage are gone, a later call deletes those in the stage before it. Unless the
 // parent is being deleted, a child that the identity cannot delete does not delay earlier stages, because it may be
-// forged.
+// forged. If it is, the children in the first stage that the identity cannot delete are left to Kubernetes.
 func (c *call) deleteInOrder(ctx context.Context, doomed []doomedChild) error {
 	if err := c.checkOrphaned(ctx, doomed); err != nil {
 		return err
@@ -88,7 +90,7 @@ func (c *call) deleteInOrder(ctx context.Context, doomed []doomedChild) error {
 				err = c.delete(ctx, child.ObjectIdentifiers, child.object)
 				c.deleted[key] = err
 			}
-			if c.leaveBehind(child.ObjectIdentifiers, child.Kind, err) {
+			if c.leaveBehind(child.ObjectIdentifiers, child.Kind, err) || c.isLeftToKubernetes(child, err) {
 				continue
 			}
 			if !tried {
@@ -103,6 +105,29 @@ func (c *call) deleteInOrder(ctx context.Context, doomed []doomedChild) error {
 		c.pending = append(c.pending, child.PendingChild)
 	}
 	return errors.Join(errs...)
+}
+
+// isAlsoDeletedByKubernetes reports whether Kubernetes deletes a child together with the parent, and at the right time.
+func (c *call) isAlsoDeletedByKubernetes(child doomedChild) bool {
+	return child.stage == 0 && ownerref.CanReach(c.parent, child.Namespace())
+}
+
+// isLeftToKubernetes reports whether the deletion of the parent continues although the deletion of a child, which
+// Kubernetes deletes too, has failed with err. Temporary errors are retried.
+func (c *call) isLeftToKubernetes(child doomedChild, err error) bool {
+	return err != nil && c.parent.GetDeletionTimestamp() != nil && c.isAlsoDeletedByKubernetes(child) && !isTemporary(err)
+}
+
+// isTemporary reports whether a request can succeed later without a change of permissions. An identity can have errors
+// of its own, which do not come from the API server.
+func isTemporary(err error) bool {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		code := status.Status().Code
+		return code == http.StatusConflict || code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
+	}
+	var sent *url.Error
+	return errors.As(err, &sent) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // delete deletes an object if it is still a child of the parent.
@@ -162,7 +187,7 @@ func (c *call) prune(ctx context.Context) error {
 		}
 	}
 	if len(errs) == 0 { // the order is known only if all children are known
-		errs = append(errs, c.deleteInOrder(ctx, doomed))
+		errs = append(errs, c.deleteInOrder(ctx, doomed), c.checkUnreachable())
 	}
 	if len(changed) > 0 {
 		_, err := c.changeParent(ctx, c.parent, false, func(now inventory) inventory {
@@ -177,7 +202,10 @@ func (c *call) prune(ctx context.Context) error {
 // still needed. The entry is reduced only after the children have been listed from the API server.
 func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []doomedChild, left inventory, err error) {
 	needed := c.desired.namespaces[entry.kind].Clone()
-	mapping := c.desired.mappings[entry.kind]
+	mapping, isUnreachable := c.desired.mappings[entry.kind], c.isUnreachable(entry)
+	if isUnreachable {
+		needed = needed.Insert(entry.namespaces...)
+	}
 	cached := mapping
 	if !needed.HasAll(entry.namespaces...) {
 		cached = nil
@@ -193,7 +221,7 @@ func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []do
 			needed.Insert(object.GetNamespace())
 		}
 	}
-	if len(doomed) == 0 && mapping == nil {
+	if len(doomed) == 0 && mapping == nil && !isUnreachable {
 		return nil, nil, nil
 	}
 	entry.namespaces = slices.DeleteFunc(slices.Clone(entry.namespaces), func(namespace string) bool {
@@ -203,9 +231,9 @@ func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []do
 }
 
 // cleanUp deletes the children of a parent that is being deleted, in the reverse order of their stages, and the
-// children in Desired.Absent. Children of the first stage that have an owner reference are left for Kubernetes to
-// delete. Once the other children are gone, cleanUp removes the parent's finalizer. If the parent's dependents are
-// or may be orphaned, all children are kept.
+// children in Desired.Absent. Once the children are gone, cleanUp removes the parent's finalizer. It does not wait for
+// children of the first stage that have an owner reference. If the parent's dependents are or may be orphaned, all
+// children are kept.
 func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 	finalizers := c.parent.GetFinalizers()
 	isOrphaning := slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
@@ -230,6 +258,7 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 	if err != nil {
 		return err
 	}
+	c.leaveUnreachable()
 	if err := c.reportLeftBehind(ctx); err != nil {
 		return err
 	}
@@ -247,8 +276,9 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 	return nil
 }
 
-// deleteAll deletes the children that Kubernetes does not delete, or does not delete in order. It returns a
-// pendingError until they are gone.
+// deleteAll deletes the children. It returns a pendingError until they are gone. It does not wait for children that
+// Kubernetes deletes too. Kubernetes alone is not sufficient: if the version in which its garbage collector knows a
+// child is no longer served, it keeps the child.
 func (c *call) deleteAll(ctx context.Context) error {
 	left, err := c.deleteDependents(ctx, true)
 	if err != nil && !errors.Is(err, errOrphaned) && c.isNamespaceTerminating(ctx) {
@@ -260,21 +290,23 @@ func (c *call) deleteAll(ctx context.Context) error {
 		return err
 	case left:
 		return c.errPending()
-	case len(c.ignored) > 0:
+	}
+	c.pending = nil
+	if len(c.ignored) > 0 {
 		logr.FromContextOrDiscard(ctx).Info("Ignored objects that look like children, because the inventory does not "+
 			"contain their namespaces", keyObjects, firstOf(c.ignored))
 	}
 	return nil
 }
 
-// deleteDependents deletes the children that Kubernetes does not delete together with the parent. If ordered is set, it
-// also deletes all children in stages after the first. It reports whether any of these children are left.
-func (c *call) deleteDependents(ctx context.Context, ordered bool) (left bool, err error) {
+// deleteDependents deletes all children or, if all is not set, those that Kubernetes does not delete together with
+// the parent. It reports whether any children are left, except those in the first stage that Kubernetes deletes too.
+func (c *call) deleteDependents(ctx context.Context, all bool) (left bool, err error) {
 	var doomed []doomedChild
 	var errs []error
 	listed, _ := c.inventoryOf(c.parent, c.isListed)
 	for _, entry := range listed {
-		if !ordered && !c.canCrossNamespaces(entry.kind) {
+		if !all && !c.canCrossNamespaces(entry.kind) {
 			continue
 		}
 		var mapping *meta.RESTMapping
@@ -287,7 +319,7 @@ func (c *call) deleteDependents(ctx context.Context, ordered bool) (left bool, e
 		}
 		for _, object := range children {
 			child := doomedChild{c.newPending(entry, gvr, object), object}
-			if !ownerref.CanReach(c.parent, object.GetNamespace()) || ordered && child.stage > 0 {
+			if all || !ownerref.CanReach(c.parent, object.GetNamespace()) {
 				doomed = append(doomed, child)
 			}
 		}
@@ -295,7 +327,9 @@ func (c *call) deleteDependents(ctx context.Context, ordered bool) (left bool, e
 	if len(errs) == 0 {
 		errs = append(errs, c.deleteInOrder(ctx, doomed))
 	}
-	left = slices.ContainsFunc(doomed, func(child doomedChild) bool { return !c.isLeftBehind(child) })
+	left = slices.ContainsFunc(doomed, func(child doomedChild) bool {
+		return !c.isLeftBehind(child) && !c.isAlsoDeletedByKubernetes(child)
+	})
 	return left, errors.Join(errs...)
 }
 

@@ -87,7 +87,7 @@ func TestReconcile_DeletesStagesInReverseOrder(t *testing.T) {
 		"cleanup": {func(parent *unstructured.Unstructured) Desired {
 			parent.SetDeletionTimestamp(&now)
 			return Desired{}
-		}, []string{"patch widgets first"}}, // Kubernetes deletes the first stage
+		}, []string{"delete configmaps database", "patch widgets first"}},
 	} {
 		t.Run(name, func(t *testing.T) { c.run(t, stages) })
 	}
@@ -277,17 +277,19 @@ func TestReconcile_CleanUpFindsChildrenInCache(t *testing.T) {
 	now := metav1.Now()
 	parent.SetDeletionTimestamp(&now)
 	_, err = reconciler.Reconcile(t.Context(), first, parent, Desired{})
-	if pending := pendingOf(t, err); !slices.Equal(pending, []string{"b!"}) {
+	if pending := pendingOf(t, err); !slices.Equal(pending, []string{"b!", "a"}) {
 		t.Errorf("pending: %q", pending)
 	}
 	cached.Found = children[:1]
 	if _, err := reconciler.Reconcile(t.Context(), first, parent, Desired{}); err != nil {
 		t.Error(err)
 	}
-	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"delete configmaps b", "patch widgets first"}) {
+	if writes := server.TakeWrites(); !slices.Equal(writes, []string{
+		"delete configmaps b", "delete configmaps a", "patch widgets first",
+	}) {
 		t.Errorf("wrote %q", writes)
 	}
-	if n := len(server.Actions()); n != 2 {
+	if n := len(server.Actions()); n != 3 {
 		t.Errorf("sent %d requests", n)
 	}
 }

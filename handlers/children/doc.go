@@ -142,6 +142,11 @@
 // Their kinds must be in Config.Kinds. While the inventory contains a namespace that is not
 // in Config.Namespaces, Reconcile returns [ErrNamespaceNotListed] and keeps the inventory and the finalizer.
 //
+// Children in other namespaces, or at cluster scope, cannot be found if their kind, or its CrossNamespace, has left
+// Config.Kinds. Reconcile then applies and prunes all other children, keeps the inventory, and returns
+// [ErrCrossNamespaceNotListed]. When the parent is deleted, the kind is reported to [Desired].LeftBehind. Children of
+// such a kind in the parent's namespace are no longer pruned, and are deleted with the parent.
+//
 // A long list of namespaces is compressed. The inventory has room for 10,000 namespaces whose names differ in up to 20
 // random characters, and for more if the names are similar. Its limits are 192 KiB and 1,000 kinds. In addition,
 // Kubernetes limits all annotations of an object to 256 KiB in total. If the desired children exceed these limits, the
@@ -160,10 +165,15 @@
 //
 // Kubernetes does not keep this order. A parent with more than one stage is therefore given a finalizer before its
 // children are written. When such a parent is deleted, Reconcile deletes the children in later stages, waits until they
-// are gone, and removes the finalizer. Kubernetes then deletes the children in the first stage. If the parent is
-// deleted with foreground propagation, Kubernetes does not wait for Reconcile. If its namespace is terminating and a
-// request from Reconcile fails, for example because its permissions have been deleted, Kubernetes deletes the children
-// in the namespace in any order. Children of kinds that are not in Config.Kinds are also deleted in any order.
+// are gone, deletes those in the first stage, and removes the finalizer. It does not wait for children in the first
+// stage that have an owner reference. Kubernetes deletes these too, but keeps a child forever if its garbage collector
+// knows it only by a version that is no longer served. If the permission to delete such a child is missing, it is left
+// to Kubernetes.
+//
+// If the parent is deleted with foreground propagation, Kubernetes does not wait for Reconcile. If its namespace is
+// terminating and a request from Reconcile fails, for example because its permissions have been deleted, Kubernetes
+// deletes the children in the namespace in any order. Children of kinds that are not in Config.Kinds are also deleted in
+// any order.
 //
 // While a child in a later stage has another controller's finalizer, the deletion of all earlier stages waits.
 //
@@ -257,7 +267,8 @@
 //   - A [Reconciler] looks only for children of kinds that the author names, regardless of the inventory of a parent.
 //     It reads at most 192 KiB and 1,000 entries of the inventory, and at most 4 MiB of decompressed namespaces.
 //     Entries of other kinds cost no requests, do not delay the deletion of the parent, and never cause a write to the
-//     parent.
+//     parent. If such an entry contains namespaces, Reconcile returns an error, but still applies and prunes all
+//     children.
 //   - It lists children across namespaces only if the author declares their kind with [Kind].CrossNamespace. If anyone
 //     else adds the finalizer to a parent, it is removed when the parent is deleted.
 //   - It changes or deletes an object only if the object has the parent as its controller or, in another namespace, the

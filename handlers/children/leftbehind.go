@@ -18,14 +18,14 @@ import (
 )
 
 // LeftBehind describes children that can still exist after their parent has been deleted: the API server does not
-// support listing or deleting them, or they are kept because nothing shows whether the dependents of the parent were
-// orphaned.
+// support listing or deleting them, the controller no longer lists their kind with CrossNamespace, or they are kept
+// because nothing shows whether the dependents of the parent were orphaned.
 type LeftBehind struct {
 	// ObjectIdentifiers identifies the child. If the children of the kind cannot be listed, the NamespacedKey is empty.
 	// The GVR is empty if the kind is unknown.
 	dynamiccontroller.ObjectIdentifiers
 	Kind schema.GroupKind
-	// Err is the error from the list or the deletion, or ErrMaybeOrphaned.
+	// Err is the error from the list or the deletion, ErrCrossNamespaceNotListed or ErrMaybeOrphaned.
 	Err error
 }
 

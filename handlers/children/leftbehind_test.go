@@ -116,7 +116,7 @@ func TestReconcile_DeletesEarlierStagesOfChildrenThatAreLeftBehind(t *testing.T)
 	reject(server, "delete", errNoMethod)
 	server.TakeWrites()
 	_, err := reconciler.Reconcile(t.Context(), first, parent, Desired{})
-	if pending := pendingOf(t, err); !slices.Equal(pending, []string{"route!"}) {
+	if pending := pendingOf(t, err); !slices.Equal(pending, []string{"route!", "database"}) {
 		t.Errorf("pending: %q, %v", pending, err)
 	}
 	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"delete widgets route"}) {

@@ -49,8 +49,10 @@ type Config struct {
 	// kinds are created, pruned and cleaned up. Anyone who can update a parent can change its inventory, so kinds are not
 	// taken from there. Entries of other kinds stay in the inventory, so that a version of the controller that lists these
 	// kinds can prune their children. Such entries cost no requests. When the parent is deleted, Kubernetes deletes
-	// children of such kinds because of their owner references. A child with another kind is an error. An empty list that
-	// is not nil means that parents have no children.
+	// children of such kinds because of their owner references. If they have none, because they are in other namespaces
+	// or cluster-scoped, Reconcile returns ErrCrossNamespaceNotListed while the parent exists. Keep a kind until no
+	// parent has such children. A child with another kind is an error. An empty list that is not nil means that parents
+	// have no children.
 	Kinds []Kind
 	// Namespaces restricts the namespaces in which children are found. A list across namespaces is replaced with one list
 	// per namespace, so permissions in these namespaces suffice. Cluster-scoped children are listed as usual. A desired

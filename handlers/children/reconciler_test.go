@@ -303,7 +303,7 @@ func TestReconcile_IgnoresCopiesOfChildren(t *testing.T) {
 		_, err := reconciler.Reconcile(t.Context(), first, parent, Desired{})
 		failUnlessRequeued(t, err)
 	}
-	want("after the cleanup", "backup/a", "backup/b", "default/b", witness)
+	want("after the cleanup", "backup/a", "backup/b", witness)
 }
 
 // Nothing is pruned while a kind is unknown.

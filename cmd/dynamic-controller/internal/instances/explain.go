@@ -90,6 +90,8 @@ func remedy(err error) string {
 	switch {
 	case errors.Is(err, children.ErrNamespaceNotListed):
 		return "; add the namespace to --namespaces"
+	case errors.Is(err, children.ErrCrossNamespaceNotListed):
+		return "; add the kind to the Blueprint again until the instance has no such children"
 	case errors.Is(err, children.ErrAdoptionNotEnabled):
 		return "; " + AdoptionAdvice
 	}

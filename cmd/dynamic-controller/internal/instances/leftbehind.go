@@ -23,8 +23,11 @@ func (r *Reconciler) reportLeftBehind(
 	var kinds []string
 	problem := "the API server does not support listing or deleting them"
 	for _, l := range left {
-		if errors.Is(l.Err, children.ErrMaybeOrphaned) {
+		switch {
+		case errors.Is(l.Err, children.ErrMaybeOrphaned):
 			problem = children.ErrMaybeOrphaned.Error()
+		case errors.Is(l.Err, children.ErrCrossNamespaceNotListed):
+			problem = "no stored revision of the Blueprint creates them outside the namespace of the instance"
 		}
 		if kind := l.Kind.String(); !slices.Contains(kinds, kind) {
 			kinds = append(kinds, kind)
