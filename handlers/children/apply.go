@@ -105,6 +105,9 @@ func (c *call) applyAll(ctx context.Context, children []*child) error {
 	for len(children) > 0 {
 		c.inParallel(ctx, children, func(child *child) {
 			now, err := c.apply(ctx, child)
+			if now != nil {
+				now = c.own.record(child.id, now)
+			}
 			child.settle(now, err)
 		})
 		if slices.ContainsFunc(children, func(child *child) bool { return errors.Is(child.result.Err, errParentGone) }) {
@@ -250,18 +253,32 @@ func (c *call) read(ctx context.Context, child *child) (*unstructured.Unstructur
 func (c *call) readLive(ctx context.Context, child *child) (*unstructured.Unstructured, error) {
 	current, err := live.Get(ctx, c.as.Client, child.id)
 	if apierrors.IsNotFound(err) {
+		c.own.recordGone(child.id)
 		return nil, nil
 	}
 	return current, err
 }
 
+// readCached returns the latest known version of an object. If the cache lacks an object that this run has written, or
+// holds one that this run has deleted, only the API server knows whether the object exists. The error is then
+// ErrNotSynced.
 func (c *call) readCached(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers,
 ) (*unstructured.Unstructured, error) {
 	if c.as.Cache == nil {
 		return nil, dynamiccontroller.ErrNotServed
 	}
-	return c.as.Cache.Get(ctx, id.GVR, id.Namespace(), id.Name())
+	cached, err := c.as.Cache.Get(ctx, id.GVR, id.Namespace(), id.Name())
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	switch is, last := c.own.read(id, cached); is {
+	case behind:
+		return last, nil
+	case missing, deleted:
+		return nil, dynamiccontroller.ErrNotSynced
+	}
+	return cached, err
 }
 
 // isUncached reports whether the error means that the cache does not serve the type, or does not serve it yet.
@@ -273,9 +290,6 @@ func isUncached(err error) bool {
 // isUpToDate reports whether the child need not be applied.
 func (c *call) isUpToDate(child *child, current *unstructured.Unstructured) bool {
 	last := &child.entry.applied
-	if last.written.isAfter(current) {
-		return last.hash == child.hash // the cached object predates the last apply
-	}
 	if last.lacksOwners(current) || c.hasLostOwners(current, c.wasApplied(child, current)) && c.sharesOwnership(current) {
 		return false
 	}
@@ -347,6 +361,7 @@ func (c *call) patchChild(
 	now, err := c.patch(ctx, child.id, object, metadata)
 	if err == nil {
 		child.changed(object, now)
+		c.own.record(child.id, now)
 	}
 	return now, err
 }
@@ -367,6 +382,7 @@ func (c *call) write(
 	if err != nil {
 		return nil, fmt.Errorf("apply: %w", err)
 	}
+	c.own.record(child.id, now)
 	signature, err := c.signatureOf(child, now)
 	if err != nil {
 		return nil, err

@@ -22,8 +22,8 @@ const minPollInterval, maxPollInterval = time.Second, 30 * time.Second
 // one: etcd may have been restored from a backup, and its versions may have overtaken those from before the restore.
 const maxLag = 30 * time.Second
 
-// applyCache stores the last writes of a run, until etcd is restored from a backup. It only saves requests: with an
-// empty cache, a reconcile has the same result.
+// applyCache stores the last writes of a run, until etcd is restored from a backup. With an empty cache, a reconcile has
+// the same result as soon as the caches contain the last writes.
 type applyCache struct {
 	parents sync.Map // maps identifiers to *parentEntry
 
@@ -40,6 +40,7 @@ type parentEntry struct {
 	witness     types.UID // the UID of the parent whose witness this run has created
 	notOrphaned types.UID // the UID of the parent that is being deleted without orphaning its dependents
 	children    map[childID]*childEntry
+	own         ownWrites // what the cache of the children can lack
 }
 
 // childID identifies a child.

@@ -141,13 +141,20 @@ func (c *call) delete(
 		if err != nil || !isChild || current.GetDeletionTimestamp() != nil && !isDeletionStuck(current) {
 			return err
 		}
-		return objects.Delete(ctx, id.Name(), metav1.DeleteOptions{
+		err = objects.Delete(ctx, id.Name(), metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{
 				UID: ptr.To(current.GetUID()), ResourceVersion: ptr.To(current.GetResourceVersion()),
 			},
 			PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
 		})
+		if err == nil {
+			c.own.recordDeleted(id, current)
+		}
+		return err
 	})
+	if patch.IsGone(err) {
+		c.own.recordDeleted(id, child)
+	}
 	if err != nil && !patch.IsGone(err) {
 		return fmt.Errorf("delete %s: %w", id, err)
 	}
@@ -397,6 +404,7 @@ func (c *call) existingChild(
 		current, err = live.Get(ctx, c.as.Client, id)
 	}
 	if apierrors.IsNotFound(err) {
+		c.own.recordGone(id)
 		return nil, nil
 	}
 	isChild := false

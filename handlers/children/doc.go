@@ -46,6 +46,17 @@
 // The API server can store a value in a different form: "1000m" becomes "1". This looks like drift, so the child is
 // applied once more, without effect, in each run of the controller.
 //
+// # Lagging caches
+//
+// A cache can lack the last writes. What the API server returned for a write is therefore the current state of a child
+// until the cache contains it, for at most 30 seconds, and within one run. The same applies to deletions. An older
+// version never replaces a newer one. If the cache lacks a child that was created, or holds one that was deleted, the
+// child is read from the API server before it is written again.
+//
+// If desired children depend on existing ones, read the latter with [Reconciler.Latest], or take [ChildResult].Object.
+// Otherwise, a value could go back to an older one, or a child could be deleted because its name was computed from an
+// older object.
+//
 // # Repairs
 //
 // What a forced apply changes depends on the managedFields of the child. If they are not as expected, Reconcile repairs

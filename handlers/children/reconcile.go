@@ -158,6 +158,7 @@ type call struct {
 	*Reconciler
 	as           Identity
 	cache        *parentEntry
+	own          *ownWrites
 	id           dynamiccontroller.ObjectIdentifiers
 	parent       *unstructured.Unstructured
 	desired      *desiredSet
@@ -186,10 +187,14 @@ func (r *Reconciler) newCall(
 	if as.Cache == nil {
 		as.Cache = r.config.Cache
 	}
-	cache := r.caches.For(ctx).forHistory(dynamiccontroller.HistoryOf(ctx))
+	cache := r.entryOf(ctx, id)
 	c := &call{
-		Reconciler: r, as: as, cache: cache.entry(id), id: id, parent: parent, desired: &desiredSet{},
+		Reconciler: r, as: as, cache: cache, own: &ownWrites{}, id: id, parent: parent, desired: &desiredSet{},
 		canAdopt: ownerref.CanAdoptFunc(ctx, r.config.Client, id, parent), deleted: map[childKey]error{},
+	}
+	if as.Cache != nil {
+		c.own = &cache.own
+		c.own.expire()
 	}
 	c.namespaceUID = sync.OnceValues(func() (types.UID, error) { return c.readNamespaceUID(ctx) })
 	return c

@@ -179,6 +179,7 @@ func (c *call) deleteForRecreation(ctx context.Context, child *child, current *u
 	if err != nil && !patch.IsGone(err) {
 		return err
 	}
+	c.own.recordDeleted(child.id, current)
 	child.entry.reset()
 	child.entry.recreation.deleted, child.entry.recreation.pending = time.Now(), true
 	return nil

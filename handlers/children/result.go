@@ -89,8 +89,8 @@ type ChildResult struct {
 	Field string
 	// Manager is the field manager that changed the field last, if it is known.
 	Manager string
-	// Object is the latest known version of the child. It is nil if the child does not exist, or does not belong to the
-	// parent.
+	// Object is the latest known version of the child. It is never older than the last write of this run. It is nil if the
+	// child does not exist, or does not belong to the parent.
 	Object *unstructured.Unstructured
 	// Err is the error that Message describes. It is nil if the child has been applied or is waiting.
 	Err error

@@ -1,14 +1,11 @@
 package integration
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +23,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children"
+	"github.com/dynamic-controller/engine/test/apiproxy"
 )
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
@@ -244,71 +242,11 @@ func delayWatches(
 	gvr schema.GroupVersionResource, delay time.Duration,
 ) func(*http.Request, send) (*http.Response, error) {
 	return func(r *http.Request, send send) (*http.Response, error) {
-		response, err := send(r)
-		if err == nil && isWatch(r) && isFor(r, gvr) {
-			response.Body = newDelayedBody(response.Body, delay)
-		}
-		return response, err
+		return apiproxy.DelayWatches(func(watch apiproxy.Call) time.Duration {
+			if watch.Group != gvr.Group {
+				return 0
+			}
+			return delay
+		})(roundTripper(send)).RoundTrip(r)
 	}
-}
-
-// delayedBody reads its source immediately and returns the content after a delay.
-type delayedBody struct {
-	source io.ReadCloser
-	chunks chan delayedChunk
-	closed chan struct{}
-	once   sync.Once
-	rest   bytes.Buffer // the unread part of the current chunk
-}
-
-type delayedChunk struct {
-	content []byte
-	due     time.Time
-	err     error
-}
-
-func newDelayedBody(source io.ReadCloser, delay time.Duration) *delayedBody {
-	b := &delayedBody{source: source, chunks: make(chan delayedChunk, 1000), closed: make(chan struct{})}
-	go func() {
-		for {
-			content := make([]byte, 64<<10)
-			n, err := source.Read(content)
-			select {
-			case b.chunks <- delayedChunk{content: content[:n], due: time.Now().Add(delay), err: err}:
-			case <-b.closed:
-				return
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return b
-}
-
-func (b *delayedBody) Read(p []byte) (int, error) {
-	if b.rest.Len() == 0 {
-		select {
-		case chunk := <-b.chunks:
-			wait := time.NewTimer(time.Until(chunk.due))
-			defer wait.Stop()
-			select {
-			case <-wait.C:
-			case <-b.closed:
-				return 0, io.ErrClosedPipe
-			}
-			if chunk.err != nil {
-				return 0, chunk.err
-			}
-			b.rest.Write(chunk.content)
-		case <-b.closed:
-			return 0, io.ErrClosedPipe
-		}
-	}
-	return b.rest.Read(p)
-}
-
-func (b *delayedBody) Close() error {
-	b.once.Do(func() { close(b.closed) })
-	return b.source.Close()
 }

@@ -65,7 +65,7 @@ func (r *Reconciler) accessFor(ctx context.Context, self *unstructured.Unstructu
 		return access{}, err
 	}
 	a := access{client: client, lookups: r.newLookups(client, self), reader: cacheReader{
-		Reader: handlers.Cached(r.lister), live: boundedReader{handlers.Live(client)},
+		Reader: r.latest(self), live: boundedReader{handlers.Live(client)},
 		canRead: func(ctx context.Context, gvr schema.GroupVersionResource, namespace string) bool {
 			if client.rejection != nil {
 				return false
@@ -84,6 +84,14 @@ func (r *Reconciler) accessFor(ctx context.Context, self *unstructured.Unstructu
 		a.as.Name = id.Username()
 	}
 	return a, err
+}
+
+// latest returns a reader of the cached children of an instance. The children are never older than what the platform
+// has written, so that everything that is computed in a reconcile is computed from the same objects, and no value goes
+// back.
+func (r *Reconciler) latest(self *unstructured.Unstructured) children.Latest {
+	id := dynamiccontroller.ObjectIdentifiers{GVR: r.GVR, NamespacedKey: keyOf(self)}
+	return r.children.Latest(id, handlers.Cached(r.lister))
 }
 
 // hideUnreadable removes the details of children that the identity cannot read, because these children were found with

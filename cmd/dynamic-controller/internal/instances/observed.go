@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
@@ -63,11 +64,15 @@ func (r *Reconciler) observe(ctx context.Context, self *unstructured.Unstructure
 			unread.Insert(t.ID)
 		}
 	}
+	latest := r.latest(self)
 	for _, kind := range r.Children {
 		owned, _ := r.ownedBy(kind.GVR, self.GetUID()) // other children are looked up by name
 		for i, child := range owned {
 			owned[i] = nil // holds its decoded metadata
 			object := o.decode(child, kind)
+			if object != nil {
+				object = latest.Newest(ctx, kind.GVR, object)
+			}
 			if object == nil {
 				continue
 			}
@@ -191,12 +196,22 @@ func (o *observed) update(children []*unstructured.Unstructured) (changed bool) 
 				delete(o.byKey, key)
 				changed = true
 			}
-		case before == nil || before.GetUID() != child.GetUID() || before.GetResourceVersion() != child.GetResourceVersion():
+		case before == nil || !isSame(child, before) || isNewer(child, before):
 			o.byKey[key] = child
 			changed = true
 		}
 	}
 	return changed
+}
+
+// isNewer reports whether an object is another version than the one before, and not an older one. The versions of all
+// objects of a type can be compared.
+func isNewer(object, before *unstructured.Unstructured) bool {
+	if object.GetResourceVersion() == before.GetResourceVersion() {
+		return object.GetUID() != before.GetUID()
+	}
+	order, err := resourceversion.CompareResourceVersion(object.GetResourceVersion(), before.GetResourceVersion())
+	return err != nil || order > 0
 }
 
 func isSame(a, b *unstructured.Unstructured) bool {
