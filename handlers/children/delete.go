@@ -175,7 +175,7 @@ func isDeletionStuck(object metav1.Object) bool {
 // disappear if their kind or namespace is no longer desired, if they have finalizers, or if children in earlier stages
 // must be deleted next.
 func (c *call) prune(ctx context.Context) error {
-	var errs []error
+	var errs, newer []error
 	var changed, left inventory
 	var doomed []doomedChild
 	known, _ := c.inventoryOf(c.parent, c.isListed)
@@ -185,8 +185,13 @@ func (c *call) prune(ctx context.Context) error {
 			continue // the kind stays in the inventory, in case it can be listed later
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("prune %s: children of kind %s: %w", c.id, entry.kind, err))
-			continue
+			err = fmt.Errorf("prune %s: children of kind %s: %w", c.id, entry.kind, err)
+			if errors.Is(err, ErrNewerFormat) { // the object can be forged
+				newer = append(newer, err)
+			} else {
+				errs = append(errs, err)
+				continue
+			}
 		}
 		doomed = append(doomed, undesired...)
 		if !next.equals(inventory{entry}) {
@@ -202,11 +207,12 @@ func (c *call) prune(ctx context.Context) error {
 		})
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, newer...)...)
 }
 
 // undesired returns the children of a kind that are not desired, and the part of the kind's inventory entry that is
-// still needed. The entry is reduced only after the children have been listed from the API server.
+// still needed. The entry is reduced only after the children have been listed from the API server. If the error wraps
+// ErrNewerFormat, a child cannot be identified, the entry is needed as it is, and the others are returned as well.
 func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []doomedChild, left inventory, err error) {
 	needed := c.desired.namespaces[entry.kind].Clone()
 	mapping, isUnreachable := c.desired.mappings[entry.kind], c.isUnreachable(entry)
@@ -218,7 +224,8 @@ func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []do
 		cached = nil
 	}
 	gvr, children, err := c.listKind(ctx, entry, cached)
-	if err != nil {
+	isNewer := errors.Is(err, ErrNewerFormat)
+	if err != nil && !isNewer {
 		return nil, nil, err
 	}
 	for _, object := range children {
@@ -227,6 +234,9 @@ func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []do
 			c.waiting = c.waiting || cached == nil || len(object.GetFinalizers()) > 0
 			needed.Insert(object.GetNamespace())
 		}
+	}
+	if isNewer {
+		return doomed, inventory{entry}, err
 	}
 	if len(doomed) == 0 && mapping == nil && !isUnreachable {
 		return nil, nil, nil

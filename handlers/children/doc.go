@@ -211,6 +211,14 @@
 // confirms that the parent has been restored. In a namespace that is created later, the annotation has no effect.
 // Reconcile removes it when it writes the child. Only users who can update the child can set it.
 //
+// # Formats
+//
+// The mark and the inventory have a format with a number. The first format of a release is 1. A later version of this
+// package can read the formats of the version before it. If a newer version has written a mark or an inventory that
+// this version cannot read, for example after a rollback, the error wraps [ErrNewerFormat]. The child is a conflict,
+// and is neither changed nor deleted. If the parent is being deleted, or if the inventory cannot be read, nothing is
+// written at all. The newer version continues where it stopped.
+//
 // # Orphaned children
 //
 // If a parent is deleted and its dependents are orphaned, all children are kept. Kubernetes removes the owner

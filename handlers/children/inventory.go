@@ -110,6 +110,9 @@ func parseInventory(text string) (all inventory) {
 		text = text[:maxInventoryBytes]
 		text = text[:max(strings.LastIndexByte(text, ','), 0)]
 	}
+	if numbered.MatchString(text) {
+		return nil // see checkInventory
+	}
 	text, packed, isPacked := strings.Cut(text, ";")
 	seen := map[schema.GroupKind]bool{}
 	for part := range strings.SplitSeq(text, ",") {
@@ -218,6 +221,9 @@ func (c *call) changeParent(
 ) (gone bool, err error) {
 	parents := c.parents(c.id)
 	err = patch.RetryOnConflict(ctx, parents, parent, func(current *unstructured.Unstructured) error {
+		if err := c.checkInventory(current); err != nil {
+			return err
+		}
 		now, others := c.inventoryOf(current, c.isListed)
 		room := c.inventoryRoom(current)
 		next, finalizers := now.grow(change(now), room), current.GetFinalizers()

@@ -1,7 +1,9 @@
 package children
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -24,7 +26,8 @@ import (
 // If it has no mapping for the kind, listKind uses the resource in the inventory. If the API server does not serve that
 // resource, the children no longer exist, unless the discovery of the group fails: the API server can then serve the
 // kind in another version, so listKind returns the error from the mapper. If the list cannot contain all children of
-// the kind, the error wraps ErrNamespaceNotListed.
+// the kind, the error wraps ErrNamespaceNotListed. If the mark of a child cannot be read, the error wraps
+// ErrNewerFormat, and the other children are returned as well.
 func (c *call) listKind(
 	ctx context.Context, entry inventoryEntry, cached *meta.RESTMapping,
 ) (schema.GroupVersionResource, []*unstructured.Unstructured, error) {
@@ -50,7 +53,8 @@ func (c *call) listKind(
 	}
 	acrossNamespaces := namespace == "" && (mapping == nil || !isClusterScoped(mapping))
 	var own []*unstructured.Unstructured
-	keep := c.keepChildren(ctx, entry, &own)
+	var newer error
+	keep := c.keepChildren(ctx, entry, &own, &newer)
 	err := error(dynamiccontroller.ErrNotServed)
 	switch {
 	case cached == nil:
@@ -70,19 +74,24 @@ func (c *call) listKind(
 	case acrossNamespaces:
 		err = c.checkListed(entry)
 	}
-	return gvr, own, err
+	return gvr, own, cmp.Or(err, newer)
 }
 
 // maxIgnored limits how many objects are logged.
 const maxIgnored = 100
 
 // keepChildren returns a function that appends objects to own if they are children of the parent. Only their metadata
-// is used.
+// is used. The function sets newer to the error for the first child whose mark has an unknown format.
 func (c *call) keepChildren(
-	ctx context.Context, entry inventoryEntry, own *[]*unstructured.Unstructured,
+	ctx context.Context, entry inventoryEntry, own *[]*unstructured.Unstructured, newer *error,
 ) func(*unstructured.Unstructured) error {
 	return func(object *unstructured.Unstructured) error {
 		switch isChild, err := c.isChild(ctx, object); {
+		case errors.Is(err, ErrNewerFormat):
+			if entry.covers(c.parent, object.GetNamespace()) {
+				*newer = cmp.Or(*newer, fmt.Errorf("%s: %w", cache.MetaObjectToName(object), err))
+			}
+			return nil
 		case err != nil || !isChild:
 			return err
 		case !entry.covers(c.parent, object.GetNamespace()):

@@ -16,7 +16,8 @@ import (
 
 // parentRecord is the annotation <name>/parent of marked children. It identifies their parent.
 type parentRecord struct {
-	Identity string    `json:"parent"` // the result of identityOf
+	Format   int       `json:"format,omitempty"` // omitted for format 1
+	Identity string    `json:"parent"`           // the result of identityOf
 	UID      types.UID `json:"uid"`
 	// NamespaceUID is the UID of the parent's namespace. It is empty for retained children, and if the Reconciler cannot
 	// read namespaces.
@@ -41,6 +42,9 @@ const (
 // markOf returns the mark of an object. A mark consists of the label <name>/parent and the annotations <name>/parent
 // and <name>/self. The latter contains the object's own name. A copy of a child has the same labels and annotations but
 // a different name or namespace.
+//
+// Before version 0.1.0, marked children had the parent's UID as the label, and no annotation <name>/parent. This is
+// format 0. It identifies the parent as well as the UID in a record does.
 func (c *call) markOf(ctx context.Context, object metav1.Object) (mark, error) {
 	var record parentRecord
 	annotations := object.GetAnnotations()
@@ -48,7 +52,15 @@ func (c *call) markOf(ctx context.Context, object metav1.Object) (mark, error) {
 	if label == "" || annotations[c.selfKey()] != cache.MetaObjectToName(object).String() {
 		return noMark, nil
 	}
-	switch err := json.Unmarshal([]byte(annotations[c.parentLabel()]), &record); {
+	text := annotations[c.parentLabel()]
+	if text == "" && c.hasLabel(object) {
+		return markOfParent, nil // format 0
+	}
+	err := json.Unmarshal([]byte(text), &record)
+	if err := checkFormat(c.parentLabel(), record.Format, markFormat); err != nil {
+		return noMark, err
+	}
+	switch {
 	case err != nil || record.Identity != c.identity() || label != identityLabel(record.Identity):
 		return markOfOther, nil
 	case record.UID == c.parent.GetUID():

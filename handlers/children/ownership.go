@@ -2,6 +2,7 @@ package children
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -96,6 +97,8 @@ func (c *call) isOwned(ctx context.Context, child *child, current metav1.Object)
 	}
 	mark, err := c.markOf(ctx, current)
 	switch {
+	case errors.Is(err, ErrNewerFormat):
+		return false, fmt.Errorf("%w: %w", ErrNotOwned, err)
 	case err != nil:
 		return false, err
 	case mark == markOfParent:

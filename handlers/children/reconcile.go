@@ -90,6 +90,10 @@ func (r *Reconciler) Reconcile(
 ) (Result, error) {
 	c := r.newCall(ctx, id, parent, desired.As)
 	c.reportLeft = desired.LeftBehind
+	if err := c.checkInventory(parent); err != nil {
+		err = fmt.Errorf("children of %s: %w", id, err)
+		return Result{Failure: err}, err
+	}
 	desired, invalid := desired.decoded()
 	if parent.GetDeletionTimestamp() != nil {
 		err := c.cleanUp(ctx, desired)

@@ -55,6 +55,7 @@ const (
 	ReasonEarlierStage       = "EarlierStage"          // Waiting: an earlier stage is not complete
 	ReasonBeingDeleted       = "BeingDeleted"          // Waiting: an object with its name is being deleted
 	ReasonNotOwned           = "NotOwned"              // Conflict: the error wraps ErrNotOwned
+	ReasonNewerFormat        = "NewerFormat"           // Conflict: the error wraps ErrNewerFormat and ErrNotOwned
 	ReasonAdoptionNotEnabled = "AdoptionNotEnabled"    // Conflict: the error wraps ErrAdoptionNotEnabled
 	ReasonUnknownKind        = "UnknownKind"           // Refused: the mapper has no mapping for the kind
 	ReasonKindNotSupported   = "KindNotSupported"      // Refused: the error wraps ErrKindNotSupported
@@ -274,6 +275,8 @@ func outcomeOf(err error) (Outcome, string) {
 		return Drifting, ReasonChangedByOthers
 	case errors.Is(err, ErrAdoptionNotEnabled):
 		return Conflict, ReasonAdoptionNotEnabled
+	case errors.Is(err, ErrNewerFormat):
+		return Conflict, ReasonNewerFormat
 	case errors.Is(err, ErrNotOwned):
 		return Conflict, ReasonNotOwned
 	case errors.Is(err, ErrInventoryFull):
