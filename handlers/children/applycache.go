@@ -4,7 +4,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -57,16 +56,15 @@ type childEntry struct {
 	// kept are items that can be edited items of the child, and stay. They outlast a change of the desired child.
 	kept []fieldpath.Path
 	// futile is the hash of a desired child that the API server refuses even with repaired managedFields.
-	futile string
-	// drift limits corrections. It is nil before the first correction.
-	drift      *rate.Limiter
+	futile     string
+	fights     fights     // limits what other clients undo
 	recreation recreation // of a child with OnImmutableRecreate
 	judgement  judgement  // of a child that the API server could not apply
 }
 
 // reset forgets the object that had the name of the child. The limits apply to the next object, too.
 func (e *childEntry) reset() {
-	*e = childEntry{drift: e.drift, recreation: e.recreation, judgement: e.judgement}
+	*e = childEntry{fights: e.fights, recreation: e.recreation, judgement: e.judgement}
 }
 
 // lastApply describes the last apply of a child.
@@ -144,6 +142,7 @@ func (e *parentEntry) child(id childID) *childEntry {
 func (e *parentEntry) deleted(id childID) {
 	if entry := e.children[id]; entry != nil {
 		entry.reset()
+		entry.fights.exists = false
 	}
 }
 

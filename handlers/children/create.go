@@ -34,6 +34,9 @@ var errParentUnread = errors.New("the parent must be read before creating")
 // later calls read the child from the API server. Admission or validation can reject the request before the API server
 // compares the versions. After such an error, create therefore reads the child.
 func (c *call) create(ctx context.Context, child *child) (*unstructured.Unstructured, error) {
+	if err := child.checkDeletions(); err != nil {
+		return nil, err
+	}
 	if !c.parentExists {
 		child.found = &found{}
 		return nil, errParentUnread
@@ -44,7 +47,7 @@ func (c *call) create(ctx context.Context, child *child) (*unstructured.Unstruct
 	metadata := c.noteRecreation(child, map[string]any{"resourceVersion": createOnlyVersion})
 	now, err := c.write(ctx, child, false, metadata)
 	if err == nil {
-		child.created()
+		return now, child.created()
 	}
 	if apierrors.IsConflict(err) {
 		child.entry.reset()

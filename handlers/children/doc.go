@@ -24,7 +24,7 @@
 //	Waiting   an earlier stage is not complete, or an object with the name is being deleted
 //	Conflict  an object with the name belongs to another owner
 //	Refused   the desired state is invalid, not permitted or not supported
-//	Drifting  other clients change the child again and again
+//	Drifting  other clients change or delete the child again and again
 //	Failed    a request failed
 //
 // A child can have its desired state and nevertheless a reason. StoredDifferently means that the API server stores a
@@ -86,9 +86,22 @@
 // same. Two dry runs find out the cause, at most once per minute for the same desired child. If the API server cannot
 // apply the child, but can apply its metadata alone, the child is Refused with the reason Invalid.
 //
-// A child that other clients change again and again delays nothing either. After five corrections, it is corrected at
-// most once in ten seconds, and its result names the field and the manager. Corrections of RBAC objects and network
-// policies, and of the metadata that makes an object a child, are not delayed.
+// A child that drifts delays nothing either, as long as it exists.
+//
+// # Fights
+//
+// What other clients undo again and again is repeated with a budget for each child, so that no fight is without a
+// limit. A child that waits for its budget is Drifting.
+//
+//	a field of the child is changed          5 corrections at once, and then one in ten seconds
+//	RBAC objects, network policies, and the  50 corrections at once, and then one per second
+//	metadata that makes an object a child
+//	the child is deleted                     5 creations after the first, and then one in ten seconds
+//
+// The result names the field and the manager. A child that is deleted is Drifting even after it has been created again,
+// as long as the budget is used up. A Job with ttlSecondsAfterFinished is an example: Kubernetes deletes it when it has
+// finished, and it would run again. Leave the field out: the finished Job stays until its parent is deleted, or until
+// it is no longer desired. For work that is repeated, use a CronJob, whose jobTemplate can have the field.
 //
 // The stringData of a Secret is applied as data, the form in which the API server stores it, so that drift is
 // corrected.

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,45 +17,41 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/ownership"
 )
 
-// The budget for corrections of one child: maxCorrections at once, and then one per correctionPeriod.
-const (
-	maxCorrections   = 5
-	correctionPeriod = 10 * time.Second
-)
-
-// driftError is returned if other clients change a child again and again, so that corrections are delayed.
+// driftError is returned if other clients undo again and again what Reconcile does, so that it waits.
 type driftError struct {
 	field   string // the first field that differs, such as "spec.replicas"; a list is named as a whole
 	manager string // the field manager that changed the field last, or empty if it is not known
+	gone    string // why the child is deleted again and again, or empty if it is changed
 	wait    time.Duration
+	period  time.Duration // of the budget
 }
 
-// Error names the field and the manager.
+// Error names the field and the manager, or says that the child is deleted.
 func (e *driftError) Error() string {
+	if e.gone != "" {
+		return fmt.Sprintf("the object is deleted again and again; it is created at most once in %s; %s", e.period, e.gone)
+	}
 	manager := "another client"
 	if e.manager != "" {
 		manager = fmt.Sprintf("field manager %q", e.manager)
 	}
 	return fmt.Sprintf("field %s is changed again and again by %s; it is corrected at most once in %s; "+
-		"remove the field from the template, or stop the other client", e.field, manager, correctionPeriod)
+		"remove the field from the template, or stop the other client", e.field, manager, e.period)
 }
 
 // correct brings a child into its desired state, unless it was corrected too often. In this case, it returns a
-// driftError. Corrections that protect others are not delayed: permissions, network policies, and the marks and owner
-// references without which the object would not belong to its parent.
+// driftError. Another object with the name of the child, such as a copy that replaced it, is corrected as well.
 func (c *call) correct(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
-	last := &child.entry.applied
-	isCorrection := last.hash == child.hash && last.written.uid == current.GetUID()
-	if !isCorrection || isProtective(child.kind) || !c.hasMarks(child, current) {
+	if child.entry.applied.hash != child.hash {
 		return c.converge(ctx, child, current)
 	}
-	if child.entry.drift == nil {
-		child.entry.drift = rate.NewLimiter(rate.Every(correctionPeriod), maxCorrections)
+	budget := child.entry.fights.corrections()
+	if isProtective(child.kind) || !c.hasMarks(child, current) {
+		budget = child.entry.fights.protections()
 	}
-	budget := child.entry.drift
-	if missing := 1 - budget.Tokens(); missing > 0 {
+	if wait := budget.wait(); wait > 0 {
 		field, path := difference(child.config.Object, current.Object)
 		if child.kind == secretKind.GroupKind() && len(path) > 1 {
 			field, path = *path[0].FieldName, path[:1] // the keys can be secret, too
@@ -64,8 +59,9 @@ func (c *call) correct(
 		if field == "" {
 			field = "metadata.managedFields"
 		}
-		wait := time.Duration(missing * float64(correctionPeriod))
-		return nil, &driftError{field, lastManagerOf(current, path, c.config.Name), wait}
+		return nil, &driftError{
+			field: field, manager: lastManagerOf(current, path, c.config.Name), wait: wait, period: budget.period,
+		}
 	}
 	now, err := c.converge(ctx, child, current)
 	if err == nil && now.GetResourceVersion() != current.GetResourceVersion() {

@@ -181,6 +181,7 @@ func (c *call) deleteForRecreation(ctx context.Context, child *child, current *u
 	}
 	c.own.recordDeleted(child.id, current)
 	child.entry.reset()
+	child.entry.fights.exists = false
 	child.entry.recreation.deleted, child.entry.recreation.pending = time.Now(), true
 	return nil
 }
@@ -192,11 +193,6 @@ func (c *call) noteRecreation(child *child, metadata map[string]any) map[string]
 		metadata["annotations"] = annotationsOf(child, map[string]string{c.recreatedKey(): child.hash})
 	}
 	return metadata
-}
-
-// created sets the outcome of a child that has been created.
-func (d *child) created() {
-	d.result.Outcome, d.entry.recreation.pending = Created, false
 }
 
 // keepNotes adds the annotations that are not part of the desired child to the metadata with which an existing object

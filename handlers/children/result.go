@@ -42,7 +42,8 @@ const (
 	Conflict Outcome = "Conflict"
 	// Refused means that the child cannot be applied until someone changes its desired state, the object, or permissions.
 	Refused Outcome = "Refused"
-	// Drifting means that other clients change the child again and again. See "Repairs" in the package documentation.
+	// Drifting means that other clients change or delete the child again and again. See "Fights" in the package
+	// documentation.
 	Drifting Outcome = "Drifting"
 	// Failed means that a request failed. The next attempt can succeed.
 	Failed Outcome = "Failed"
@@ -63,7 +64,8 @@ const (
 	ReasonInvalid            = "Invalid"               // Refused: by the API server, or because of its namespace
 	ReasonTooLarge           = "RequestEntityTooLarge" // Refused: beyond a limit of the API server or of etcd
 	ReasonImmutable          = "Immutable"             // Refused: a field cannot be changed, see OnImmutable
-	ReasonChangedByOthers    = "ChangedByOthers"       // Drifting
+	ReasonChangedByOthers    = "ChangedByOthers"       // Drifting: changed again and again
+	ReasonDeletedByOthers    = "DeletedByOthers"       // Drifting: deleted again and again
 	ReasonRequestFailed      = "RequestFailed"         // Failed: no response, or the discovery of the child's group fails
 	// ReasonStoredDifferently is set for a child that is Created, Applied or Unchanged, if the API server stores a field
 	// with another value than the desired one, for example because of an admission webhook.
@@ -271,6 +273,8 @@ func outcomeOf(err error) (Outcome, string) {
 	var content *contentError
 	reason := string(apierrors.ReasonForError(err))
 	switch {
+	case errors.As(err, &drift) && drift.gone != "":
+		return Drifting, ReasonDeletedByOthers
 	case errors.As(err, &drift):
 		return Drifting, ReasonChangedByOthers
 	case errors.Is(err, ErrAdoptionNotEnabled):
@@ -300,11 +304,11 @@ func outcomeOf(err error) (Outcome, string) {
 }
 
 // blocks reports whether the child delays later stages and pruning. A child that exists, and whose new state is refused,
-// does not: what depends on the child has it already. The same applies to a child that drifts. A child that does not fit
-// into the inventory is neither created nor pruned.
+// does not: what depends on the child has it already. The same applies if such a child drifts. A child that does not
+// fit into the inventory is neither created nor pruned.
 func (d *child) blocks() bool {
 	switch r := d.result; {
-	case r.IsApplied(), r.Outcome == Drifting, r.Reason == ReasonInventoryFull:
+	case r.IsApplied(), r.Outcome == Drifting && r.Object != nil, r.Reason == ReasonInventoryFull:
 		return false
 	default:
 		return r.Object == nil || r.Outcome != Refused

@@ -53,8 +53,8 @@ var (
 		"Rejected":                 "fix the spec of the instance, or the template in the Blueprint",
 		"IdentityRequired":         identityRequired,
 		"ServiceAccountNotAllowed": "use another ServiceAccount, or create the instance in another namespace",
-		"Drifting": "stop the named field manager from changing the field, or remove the field from the template in the " +
-			"Blueprint",
+		"Drifting": "stop the named field manager from changing the field, or the client that deletes the object, or " +
+			"remove the field from the template in the Blueprint",
 		"ChildrenFailed": "the platform retries, unless the object is parked. If the error persists, look for its cause in " +
 			"the log of the platform",
 		"Waiting": "wait. If it takes too long, compare readyWhen of the named resources in the Blueprint with their " +

@@ -19,7 +19,7 @@ func explain(compiled *blueprint.Compiled, result children.Result, err error) st
 	for _, child := range result.Children {
 		switch id := child.Annotations[resourceAnnotation]; {
 		case child.Err == nil:
-		case child.Outcome == children.Drifting && isSensitive(compiled, id):
+		case child.Reason == children.ReasonChangedByOthers && isSensitive(compiled, id):
 			message := fmt.Sprintf("field manager %q changes it again and again", child.Manager)
 			lines = append(lines, describe(child, message+inField(compiled, id, child.Field)))
 		default:
