@@ -232,3 +232,28 @@ func TestFormats_NewerInventoryIsReadAfterAConflict(t *testing.T) {
 		t.Errorf("got %v, wrote %q", err, writes)
 	}
 }
+
+// The error for an object that can be a child of the parent differs from the one for objects of others, so that nobody is
+// advised to delete it.
+func TestReconcile_DistinguishesObjectsThatNameTheParent(t *testing.T) {
+	for want, change := range map[error]func(object *unstructured.Unstructured){
+		ErrInvalidMark: func(object *unstructured.Unstructured) {
+			object.SetAnnotations(with(object.GetAnnotations(), "platform.example.com/parent", "{"))
+		},
+		ErrRetained: func(object *unstructured.Unstructured) {
+			object.SetAnnotations(with(object.GetAnnotations(), "platform.example.com/retained-by", "x"))
+		},
+		ErrAdoptionNotEnabled: func(object *unstructured.Unstructured) { object.SetLabels(nil) },
+	} {
+		object := newRemoteConfigMap("a")
+		setMark(object, "first", "earlier-uid", "")
+		change(object)
+		server := newReconciling(t, newWidget(), object)
+		_, err := server.reconciler.Reconcile(t.Context(), first, server.parent, oneStage(newRemoteConfigMap("a")))
+		others := slices.DeleteFunc([]error{ErrInvalidMark, ErrRetained}, func(other error) bool { return other == want })
+		if !errors.Is(err, want) || !errors.Is(err, ErrNotOwned) ||
+			slices.ContainsFunc(others, func(other error) bool { return errors.Is(err, other) }) {
+			t.Errorf("got %v, want %v", err, want)
+		}
+	}
+}

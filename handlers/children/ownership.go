@@ -107,10 +107,14 @@ func (c *call) isOwned(ctx context.Context, child *child, current metav1.Object)
 		return false, nil // a write with the parent's UID is required
 	case mark == markOfPredecessor:
 		return false, c.predecessorError(ctx)
+	case mark == markOfOther && c.selector().Matches(labels.Set(current.GetLabels())):
+		return false, ErrInvalidMark
 	case mark == markOfOther:
 		return false, fmt.Errorf("%w: it is the child of another parent", ErrNotOwned)
 	case child.Adopt:
 		return false, nil
+	case c.isRetained(current):
+		return false, ErrRetained
 	}
 	return false, ErrAdoptionNotEnabled
 }

@@ -26,6 +26,14 @@ var ErrNotOwned = errors.New("the object exists and does not belong to this pare
 var ErrAdoptionNotEnabled = fmt.Errorf(
 	"%w: this controller did not create it, and adoption is not enabled", ErrNotOwned)
 
+// ErrRetained is returned if Reconcile could adopt an object that an earlier parent with the same name has retained, but
+// Adopt is not set. It wraps [ErrAdoptionNotEnabled].
+var ErrRetained = fmt.Errorf("%w: an earlier parent with the same name has kept it", ErrAdoptionNotEnabled)
+
+// ErrInvalidMark is returned for an object whose label <name>/parent is that of the parent's children, and whose
+// annotations are not. Such an object can be a child whose annotations have been edited. It wraps [ErrNotOwned].
+var ErrInvalidMark = fmt.Errorf("%w: its label names this parent, and its annotations do not", ErrNotOwned)
+
 // ErrNamespaceNotListed is returned if the namespace of a desired child, or a namespace in a parent's inventory, is not
 // in Config.Namespaces. Children in such a namespace cannot be found. Therefore, nothing is written in the first case,
 // and the inventory and the finalizer are kept in the second.

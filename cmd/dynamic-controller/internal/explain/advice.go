@@ -138,17 +138,34 @@ func instanceAction(o *Object, c *metav1.Condition, advice string) string {
 	case "ConsentMissing", "ServiceAccountNotFound", "PermissionMissing":
 		return identityAction(o, c.Reason)
 	case "Conflict":
-		if strings.HasPrefix(advice, "set adopt: true") {
-			return instances.AdoptionAdvice
-		}
-		if strings.HasPrefix(advice, addNamespace) {
-			return addNamespace
-		}
+		return conflictAction(c.Message)
 	case "Forbidden":
 		return missingRole(o, c.Message)
 	case "CleanupForbidden":
 		if advice != "" {
 			return advice + ", " + instances.ReleaseAdvice(o.Resource, o.GetNamespace(), o.GetName(), o.GetFinalizers())
+		}
+	}
+	return ""
+}
+
+// conflictActions contains the beginnings of the advice in messages about conflicts, and what to do. If a message is
+// about several objects, the first entry counts: an object with a mark that names the instance must not be deleted.
+var conflictActions = [][2]string{
+	{instances.UpgradeAdvice, instances.UpgradeAdvice},
+	{"if the parent has been restored", "if the instance has been restored from a backup, confirm this as described in " +
+		"docs/security.md. Otherwise, change the name in the template"},
+	{instances.MarkAdvice, instances.MarkAdvice},
+	{instances.RetainedAdvice, instances.RetainedAdvice},
+	{"set adopt: true", instances.AdoptionAdvice},
+	{addNamespace, addNamespace},
+}
+
+// conflictAction returns what to do about a conflict if the message contains known advice.
+func conflictAction(message string) string {
+	for _, action := range conflictActions {
+		if strings.Contains(message, "; "+action[0]) {
+			return action[1]
 		}
 	}
 	return ""

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 )
 
 func TestFromCondition_HasAction(t *testing.T) {
@@ -107,6 +109,21 @@ func TestFromCondition_HasAction(t *testing.T) {
 		"a shortened list in the last line": {
 			instance, "Conflict", "a: Pod shop/a: x; set adopt: true\nand 3 more", "a: Pod shop/a: x\nand 3 more",
 			"set adopt: true",
+		},
+		"a child of a later version": {
+			instance, "Conflict", "a: ConfigMap x/a: y; " + instances.UpgradeAdvice + "\nb: Pod shop/b: z; set adopt: true",
+			"a: ConfigMap x/a: y; " + instances.UpgradeAdvice + "\nb: Pod shop/b: z", instances.UpgradeAdvice,
+		},
+		"a child of an earlier instance": {
+			instance, "Conflict", "a: ConfigMap x/a: y; if the parent has been restored from a backup, run evil",
+			"a: ConfigMap x/a: y", "if the instance has been restored from a backup, confirm this",
+		},
+		"an edited mark": {
+			instance, "Conflict", "a: ConfigMap x/a: y; " + instances.MarkAdvice, "a: ConfigMap x/a: y", "to keep the object",
+		},
+		"a retained child": {
+			instance, "Conflict", "a: ConfigMap x/a: y; " + instances.RetainedAdvice, "a: ConfigMap x/a: y",
+			"the object can be used again with adopt: true",
 		},
 		"incompatible changes": {
 			b, "IncompatibleSchema", "spec.type: a; b\nfields could be lost; to change it anyway, annotate the Blueprint",

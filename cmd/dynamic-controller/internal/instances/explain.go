@@ -9,8 +9,18 @@ import (
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
-// AdoptionAdvice is the remedy if an object that the instance did not create has the name of a child.
-const AdoptionAdvice = "set adopt: true on the resource, or delete the object"
+// Remedies for conflicts. An object that has a mark with the name of the instance can contain its data, so none of the
+// remedies for such an object is to delete it.
+const (
+	// AdoptionAdvice is the remedy if an object that the instance did not create has the name of a child.
+	AdoptionAdvice = "set adopt: true on the resource, or delete the object"
+	// RetainedAdvice is the remedy if the object was kept when an earlier instance with the same name was deleted.
+	RetainedAdvice = "the object can be used again with adopt: true on the resource"
+	// UpgradeAdvice is the remedy if a later version of the platform has written the object.
+	UpgradeAdvice = "upgrade the platform to the version that wrote the object, or a later one"
+	// MarkAdvice is the remedy if the label of the object names the instance, and its annotations do not.
+	MarkAdvice = "restore the annotations of the object, or remove its label " + parentLabel + " to keep the object"
+)
 
 // explain describes the problems with children, and other errors, for the status of an instance. If a remedy is known,
 // the description of a problem ends with it.
@@ -92,6 +102,12 @@ func remedy(err error) string {
 		return "; add the namespace to --namespaces"
 	case errors.Is(err, children.ErrCrossNamespaceNotListed):
 		return "; add the kind to the Blueprint again until the instance has no such children"
+	case errors.Is(err, children.ErrNewerFormat):
+		return "; " + UpgradeAdvice
+	case errors.Is(err, children.ErrInvalidMark):
+		return "; " + MarkAdvice
+	case errors.Is(err, children.ErrRetained):
+		return "; " + RetainedAdvice
 	case errors.Is(err, children.ErrAdoptionNotEnabled):
 		return "; " + AdoptionAdvice
 	}

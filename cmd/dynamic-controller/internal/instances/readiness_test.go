@@ -74,6 +74,18 @@ func TestReadiness(t *testing.T) {
 				"or delete the object\ne",
 			failing: true,
 		},
+		"a child of a later version": {
+			result: withChild(children.Conflict, children.ErrNewerFormat), err: wrapped(children.ErrNewerFormat),
+			reason: reasonConflict, message: "; upgrade the platform", failing: true,
+		},
+		"a child with an edited mark": {
+			result: withChild(children.Conflict, children.ErrInvalidMark), err: wrapped(children.ErrInvalidMark),
+			reason: reasonConflict, message: "; restore the annotations of the object", failing: true,
+		},
+		"a retained child": {
+			result: withChild(children.Conflict, children.ErrRetained), err: wrapped(children.ErrRetained),
+			reason: reasonConflict, message: "; the object can be used again with adopt: true", failing: true,
+		},
 		"a child of another owner": {
 			result: withChild(children.Conflict, children.ErrNotOwned), err: wrapped(children.ErrNotOwned),
 			reason: reasonConflict, message: "Service shop/web: the object exists", failing: true,
