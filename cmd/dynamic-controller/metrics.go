@@ -41,7 +41,7 @@ func gauge(desc *prometheus.Desc, value float64, labels ...string) prometheus.Me
 // blueprintStates exports the number of Blueprints in each state.
 type blueprintStates func() map[acceptance.State]int
 
-var descBlueprints = newDesc("blueprints", "Number of Blueprints, by state: Served, Waiting, Rejected or Deleting.",
+var descBlueprints = newDesc("blueprints", "Number of Blueprints, by state: Served, Waiting, Unknown, Rejected or Deleting.",
 	"state")
 
 // Describe implements [prometheus.Collector].

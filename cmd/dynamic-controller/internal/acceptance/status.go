@@ -83,15 +83,8 @@ func trueCondition(conditionType, reason, message string) metav1.Condition {
 }
 
 func (s *statusReporter) conditionsFor(b *blueprint.Blueprint, d decision) (c conditions, err error) {
-	switch {
-	case d.undecided != nil:
-		c.accepted = falseCondition(blueprint.Accepted, d.undecided.reason, d.undecided.message)
-		c.accepted.Status = metav1.ConditionUnknown
-	case d.rejected() != nil:
-		c.accepted = falseCondition(blueprint.Accepted, d.rejected().reason, d.rejected().message)
-	default:
-		c.accepted = trueCondition(blueprint.Accepted, reasonCompiled,
-			"each instance creates up to "+objects(len(b.Spec.Resources), "object"))
+	if c.accepted = d.accepted(); c.accepted.Status == metav1.ConditionTrue {
+		c.accepted.Message = "each instance creates up to " + objects(len(b.Spec.Resources), "object")
 	}
 	name := blueprint.DefinitionName(b)
 	crd, err := s.cache.crd(name)

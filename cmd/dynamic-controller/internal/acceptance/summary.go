@@ -76,9 +76,9 @@ func (d decision) summary(name string) Summary {
 // or why its rollout does not make progress. They are empty if there is no problem.
 func (d decision) problem(progress *rollout.Progress) (reason, message string) {
 	switch state := d.state(); {
-	case state == StateRejected:
-		rejected := d.rejected()
-		return rejected.reason, rejected.message
+	case state == StateRejected, state == StateUnknown:
+		accepted := d.accepted()
+		return accepted.Reason, accepted.Message
 	case state == StateWaiting:
 		waiting := notServing(d)
 		return waiting.Reason, waiting.Message

@@ -168,9 +168,7 @@ func (d *Replica) addBlueprints(blueprints []acceptance.Summary, types []dynamic
 	for i := range types {
 		watches[types[i].GVR] = &types[i]
 	}
-	for _, state := range []acceptance.State{
-		acceptance.StateServed, acceptance.StateWaiting, acceptance.StateRejected, acceptance.StateDeleting,
-	} {
+	for _, state := range acceptance.AllStates {
 		d.Summary.Blueprints[string(state)] = 0
 	}
 	for i := range blueprints {

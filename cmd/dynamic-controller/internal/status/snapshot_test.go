@@ -207,6 +207,7 @@ const document = `
    "Deleting": 0,
    "Rejected": 1,
    "Served": 1,
+   "Unknown": 0,
    "Waiting": 0
   },
   "objects": 5,

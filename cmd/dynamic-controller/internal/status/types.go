@@ -129,7 +129,7 @@ type ParkedObject struct {
 type Blueprint struct {
 	Name       string         `json:"name"`
 	Type       *BlueprintType `json:"type,omitempty"` // nil while it is unknown
-	State      string         `json:"state"`          // Served, Waiting, Rejected or Deleting
+	State      string         `json:"state"`          // Served, Waiting, Unknown, Rejected or Deleting
 	Reason     string         `json:"reason,omitempty"`
 	Message    string         `json:"message,omitempty"`
 	Generation int64          `json:"generation"`

@@ -47,7 +47,7 @@ func Problems(r *status.Replica) (problems []string) {
 		}
 	}
 	for _, b := range r.Blueprints {
-		if b.State == "Rejected" {
+		if b.State == "Rejected" || b.State == "Unknown" {
 			add("Blueprint %s: %s: %s", b.Name, b.Reason, b.Message)
 		}
 	}

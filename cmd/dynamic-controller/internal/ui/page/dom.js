@@ -43,7 +43,7 @@ function setAttribute(e, name, value) {
 // tones maps the states of types and Blueprints to colors and symbols.
 const tones = {
   Synced: "good", Served: "good", Syncing: "wait", Waiting: "wait", NotFound: "warn", Deleting: "warn",
-  Forbidden: "bad", Failing: "bad", Rejected: "bad", Stopped: "idle",
+  Forbidden: "bad", Failing: "bad", Rejected: "bad", Unknown: "bad", Stopped: "idle",
 };
 
 function toneOf(state) {

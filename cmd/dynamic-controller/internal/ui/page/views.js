@@ -21,7 +21,7 @@ function stateColumn(state) {
 
 // stateOrder lists states, problems first.
 const stateOrder = [
-  "Failing", "Forbidden", "Rejected", "NotFound", "Stopped", "Deleting", "Waiting", "Syncing", "Synced", "Served",
+  "Failing", "Forbidden", "Rejected", "Unknown", "NotFound", "Stopped", "Deleting", "Waiting", "Syncing", "Synced", "Served",
 ];
 
 // nameColumn returns a column with a name, and a less important part.
@@ -152,7 +152,7 @@ function drawTiles() {
   tiles.types(formatCount(types.length), gauges.types, countsText(summary.types),
     isBad(summary.types, ["Failing", "Forbidden", "NotFound"]));
   tiles.blueprints(formatCount(blueprints.length), gauges.blueprints, countsText(summary.blueprints),
-    isBad(summary.blueprints, ["Rejected"]));
+    isBad(summary.blueprints, ["Rejected", "Unknown"]));
   tiles.objects(formatCount(summary.objects), gauges.objects, "in all caches");
   tiles.bytes(formatBytes(summary.bytes), gauges.bytes, "estimated");
   tiles.queued(formatCount(queue.live + queue.background + queue.delayed), gauges.queued,
