@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/validate/content"
@@ -72,7 +73,7 @@ type child struct {
 	kind    schema.GroupKind
 	mapping *meta.RESTMapping
 	config  *unstructured.Unstructured // the apply configuration
-	hash    string                     // hash of config (which contains it as an annotation) and the identity
+	hash    string                     // see hashOf; config contains it as an annotation
 	size    int64                      // the size of config in bytes, as JSON
 	marked  bool                       // whether the child has a mark instead of an owner reference
 	manager string                     // the field manager that applies the child
@@ -279,11 +280,7 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 		bucket := dynamiccontroller.BucketOf(c.id.GVR.GroupResource())
 		config.SetLabels(with(config.GetLabels(), c.bucketLabel(), bucket))
 	}
-	hashed := []any{config.Object}
-	if c.as.Name != "" {
-		hashed = append(hashed, c.as.Name) // a child is applied again if the identity changes
-	}
-	hash, size, err := applied.DigestAndSize(hashed...)
+	hash, size, err := c.hashOf(config)
 	if err != nil {
 		return nil, err
 	}
@@ -292,6 +289,33 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 		Child: desired, id: live.Identify(mapping.Resource, config), kind: gvk.GroupKind(), mapping: mapping,
 		config: config, hash: hash, size: size, marked: crossNamespace || desired.Retain, manager: c.config.Name,
 	}, nil
+}
+
+// hashOf returns the value of the annotation <name>/applied, and the size of the configuration. The value consists of
+// two digests: one of the configuration and the identity, and one of the kinds, namespaces and names of the parent and
+// the child. The second one is the same after a restore from a backup.
+func (c *call) hashOf(config *unstructured.Unstructured) (hash string, size int64, err error) {
+	hashed := []any{config.Object}
+	if c.as.Name != "" {
+		hashed = append(hashed, c.as.Name) // a child is applied again if the identity changes
+	}
+	hash, size, err = applied.DigestAndSize(hashed...)
+	if err != nil {
+		return "", 0, err
+	}
+	names, err := applied.Digest(c.identity(), config.GetKind(), cache.MetaObjectToName(config).String())
+	if err != nil {
+		return "", 0, err
+	}
+	return hash + "." + names[:16], size, nil
+}
+
+// isNamedBy reports whether the annotation <name>/applied of an object was written for a child and a parent with the
+// names of this child and its parent.
+func (c *child) isNamedBy(annotation string) bool {
+	_, names, _ := strings.Cut(annotation, ".")
+	_, own, _ := strings.Cut(c.hash, ".")
+	return names != "" && names == own
 }
 
 func setController(config, parent *unstructured.Unstructured) error {

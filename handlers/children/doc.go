@@ -154,6 +154,19 @@
 // wraps [ErrNotOwned]. [Child].Adopt allows Reconcile to take over an object without a controller, or with another
 // controller of the same parent.
 //
+// After a restore from a backup, a child often has no owner reference, and its label contains an earlier UID. Such an
+// object is a conflict, for which the error wraps [ErrNotConfirmed], until someone who can update it confirms that it
+// belongs to the parent, with the annotation <name>/restored:
+//
+//   - The UID of the parent confirms one child.
+//   - The UID of the parent's namespace confirms a child whose annotation <name>/applied was written for a parent of
+//     the same kind, namespace and name, and for a child of the same name. It can be set on all objects in the
+//     namespace.
+//
+// The object must have no controller, and still have the label <name>/parent and the annotation <name>/applied.
+// Reconcile removes the annotation when it writes the child. Children that are no longer desired have no owner, and
+// stay.
+//
 // kubectl's ApplySet labels are not used. An ApplySet has one parent with a label whose value is derived from its name,
 // and kubectl refuses a parent whose tooling it does not know. The labels could not show that a parent was restored or
 // created again, and would be a second record next to the inventory.
@@ -220,9 +233,10 @@
 // The record contains the UIDs of the parent and of its namespace, and [Identity].Name. After a restore from a backup,
 // the parent has another UID. The marked children belong to it again if the namespace is still the same and the same
 // identity writes the children. Otherwise, someone else may have created the namespace, the parent or its type again,
-// and the children are conflicts. The annotation <name>/restored on a child, with the UID of the parent's namespace,
-// confirms that the parent has been restored. In a namespace that is created later, the annotation has no effect.
-// Reconcile removes it when it writes the child. Only users who can update the child can set it.
+// and the children are conflicts. The annotation <name>/restored on a child, with the UID of the parent or of its
+// namespace, confirms that the parent has been restored. For a parent or a namespace that is created later, the
+// annotation has no effect. Reconcile removes it when it writes the child. Only users who can update the child can set
+// it.
 //
 // # Formats
 //
@@ -304,8 +318,8 @@
 //   - It lists children across namespaces only if the author declares their kind with [Kind].CrossNamespace. If anyone
 //     else adds the finalizer to a parent, it is removed when the parent is deleted.
 //   - It changes or deletes an object only if the object has the parent as its controller or, in another namespace, the
-//     parent's mark. An annotation alone is never sufficient. [Child].Adopt makes an exception for objects that have
-//     neither a controller nor a mark.
+//     parent's mark. An annotation alone is never sufficient. Exceptions are objects without a controller and without a
+//     mark: with [Child].Adopt, and former children that are confirmed as restored.
 //   - A parent with the name of an earlier one does not get the marked children of that parent if its namespace has
 //     been created again, or if another identity writes the children.
 //   - Anyone who can create an object can forge the owner reference, the mark and the stage of a child. An object is

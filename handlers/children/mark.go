@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -65,15 +64,15 @@ func (c *call) markOf(ctx context.Context, object metav1.Object) (mark, error) {
 		return markOfOther, nil
 	case record.UID == c.parent.GetUID():
 		return markOfParent, nil
-	case c.isRetained(object):
-		return noMark, nil // can be adopted
 	}
-	restored, err := c.isRestored(ctx, record, annotations)
+	restored, err := c.isRestored(record, object)
 	switch {
 	case err != nil:
 		return noMark, err
 	case restored:
 		return markOfRestored, nil
+	case c.isRetained(object):
+		return noMark, nil // can be adopted
 	}
 	return markOfPredecessor, nil
 }
@@ -81,19 +80,14 @@ func (c *call) markOf(ctx context.Context, object metav1.Object) (mark, error) {
 // isRestored reports whether the children of an earlier parent with the same name belong to the parent. If the
 // namespace is still the same, and the same identity writes the children, the parent can only have been deleted and
 // created again by users of that namespace. Otherwise, another tenant could have created the namespace or the type
-// again. Someone who can update the child must then confirm that the parent has been restored from a backup, with the
-// UID of the namespace: a namespace that is created later has another one. Children of cluster-scoped parents have an
-// owner reference and cannot be confirmed.
-func (c *call) isRestored(ctx context.Context, record parentRecord, annotations map[string]string) (bool, error) {
-	restored := []types.UID{types.UID(annotations[c.restoredKey()])}
-	if record.As == c.as.Name {
-		restored = append(restored, record.NamespaceUID)
+// again. Someone who can update the child must then confirm that the parent has been restored from a backup.
+func (c *call) isRestored(record parentRecord, object metav1.Object) (bool, error) {
+	if c.parent.GetNamespace() != "" && record.NamespaceUID != "" && record.As == c.as.Name {
+		if now, err := c.namespaceUID(); err != nil || now == record.NamespaceUID {
+			return err == nil, err
+		}
 	}
-	if c.parent.GetNamespace() == "" || !slices.ContainsFunc(restored, func(uid types.UID) bool { return uid != "" }) {
-		return false, nil
-	}
-	now, err := c.namespaceUID()
-	return now != "" && slices.Contains(restored, now), err
+	return c.isConfirmed(object, true)
 }
 
 // record returns the value of the annotation <name>/parent of a marked child.

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/handlers/internal/applied"
@@ -94,6 +95,8 @@ func (c *call) isOwned(ctx context.Context, child *child, current metav1.Object)
 		return true, nil // a user may have edited the label
 	case controller == nil && canReach && c.hasLabel(current):
 		return false, nil // a user removed the owner reference
+	case controller == nil && canReach && c.wasChild(current) && !child.Adopt:
+		return false, c.checkConfirmed(child, current)
 	}
 	mark, err := c.markOf(ctx, current)
 	switch {
@@ -119,19 +122,56 @@ func (c *call) isOwned(ctx context.Context, child *child, current metav1.Object)
 	return false, ErrAdoptionNotEnabled
 }
 
+// wasChild reports whether an object looks like the child of another parent that has lost its owner reference, as after
+// a restore from a backup, or if the dependents of its parent were orphaned.
+func (c *call) wasChild(object metav1.Object) bool {
+	label, annotations := object.GetLabels()[c.parentLabel()], object.GetAnnotations()
+	return label != "" && label != string(c.parent.GetUID()) && annotations[c.appliedKey()] != "" &&
+		annotations[c.selfKey()] == ""
+}
+
+// checkConfirmed returns nil if someone who can update an object that was a child has confirmed that it belongs to the
+// parent, because the parent has been restored from a backup. See isConfirmed.
+func (c *call) checkConfirmed(child *child, object metav1.Object) error {
+	confirmed, err := c.isConfirmed(object, child.isNamedBy(object.GetAnnotations()[c.appliedKey()]))
+	if err != nil || confirmed {
+		return err
+	}
+	return fmt.Errorf("%w; if the parent has been restored from a backup, set the annotation %s=%s, the UID of the "+
+		"parent, on the object", ErrNotConfirmed, c.restoredKey(), c.parent.GetUID())
+}
+
+// isConfirmed reports whether the annotation <name>/restored of an object without a controller contains the UID of the
+// parent or, if the marks of the object name the parent, the UID of the parent's namespace. A parent or a namespace
+// that is created later has another UID.
+func (c *call) isConfirmed(object metav1.Object, namesParent bool) (bool, error) {
+	switch value := types.UID(object.GetAnnotations()[c.restoredKey()]); {
+	case value == "":
+		return false, nil
+	case value == c.parent.GetUID():
+		return true, nil
+	case !namesParent || c.parent.GetNamespace() == "":
+		return false, nil
+	default:
+		namespace, err := c.namespaceUID()
+		return namespace == value, err
+	}
+}
+
 // predecessorError returns the error for an object with the mark of an earlier parent with the same name.
 func (c *call) predecessorError(ctx context.Context) error {
-	advice := ""
+	advice := fmt.Sprintf("set the annotation %s=%s, the UID of the parent, on the object", c.restoredKey(),
+		c.parent.GetUID())
 	if c.parent.GetNamespace() != "" {
-		uid, err := c.namespaceUID()
-		if err != nil {
+		switch uid, err := c.namespaceUID(); {
+		case err != nil:
 			return err
-		}
-		advice = fmt.Sprintf("; if the parent has been restored from a backup, set the annotation %s=%s, the UID of the "+
-			"parent's namespace, on the object", c.restoredKey(), uid)
-		if uid == "" {
-			advice = "; if the parent has been restored from a backup, permit the controller to get its namespace"
+		case uid == "":
+			advice += ", or permit the controller to get its namespace"
+		default:
+			advice = fmt.Sprintf("set the annotation %s=%s, the UID of the parent's namespace, on the object",
+				c.restoredKey(), uid)
 		}
 	}
-	return fmt.Errorf("%w: it is the child of an earlier parent with the same name%s", ErrNotOwned, advice)
+	return fmt.Errorf("%w with the same name; if the parent has been restored from a backup, %s", ErrNotConfirmed, advice)
 }

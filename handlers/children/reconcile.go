@@ -34,6 +34,10 @@ var ErrRetained = fmt.Errorf("%w: an earlier parent with the same name has kept 
 // annotations are not. Such an object can be a child whose annotations have been edited. It wraps [ErrNotOwned].
 var ErrInvalidMark = fmt.Errorf("%w: its label names this parent, and its annotations do not", ErrNotOwned)
 
+// ErrNotConfirmed is returned if the existing object was the child of an earlier parent, and can belong to this one
+// after a restore from a backup. The error describes the annotation that confirms this. It wraps [ErrNotOwned].
+var ErrNotConfirmed = fmt.Errorf("%w: it was the child of an earlier parent", ErrNotOwned)
+
 // ErrNamespaceNotListed is returned if the namespace of a desired child, or a namespace in a parent's inventory, is not
 // in Config.Namespaces. Children in such a namespace cannot be found. Therefore, nothing is written in the first case,
 // and the inventory and the finalizer are kept in the second.

@@ -207,7 +207,7 @@ func (c *call) keepNotes(
 			notes[key] = value
 		}
 	}
-	adopts, err := c.adopts(ctx, current)
+	adopts, err := c.adopts(ctx, child, current)
 	if adopts {
 		notes[c.adoptedKey()] = "true"
 	}
@@ -219,11 +219,14 @@ func (c *call) keepNotes(
 
 // adopts reports whether an apply takes over an object that was not created for the parent. The annotation
 // <name>/applied alone does not show this, because a copy of a child has the same annotations.
-func (c *call) adopts(ctx context.Context, current *unstructured.Unstructured) (bool, error) {
+func (c *call) adopts(ctx context.Context, child *child, current *unstructured.Unstructured) (bool, error) {
 	controller := metav1.GetControllerOfNoCopy(current)
 	isOwner := controller != nil && controller.UID == c.parent.GetUID()
 	if ownerref.CanReach(c.parent, current.GetNamespace()) && (isOwner || c.hasLabel(current)) {
 		return current.GetAnnotations()[c.appliedKey()] == "", nil
+	}
+	if controller == nil && c.wasChild(current) && c.checkConfirmed(child, current) == nil {
+		return false, nil // it was created for the parent before the restore
 	}
 	mark, err := c.markOf(ctx, current)
 	return mark == noMark, err

@@ -58,6 +58,7 @@ const (
 	ReasonNotOwned           = "NotOwned"              // Conflict: the error wraps ErrNotOwned
 	ReasonNewerFormat        = "NewerFormat"           // Conflict: the error wraps ErrNewerFormat and ErrNotOwned
 	ReasonAdoptionNotEnabled = "AdoptionNotEnabled"    // Conflict: the error wraps ErrAdoptionNotEnabled
+	ReasonNotConfirmed       = "NotConfirmed"          // Conflict: the error wraps ErrNotConfirmed
 	ReasonUnknownKind        = "UnknownKind"           // Refused: the mapper has no mapping for the kind
 	ReasonKindNotSupported   = "KindNotSupported"      // Refused: the error wraps ErrKindNotSupported
 	ReasonInventoryFull      = "InventoryFull"         // Refused: the error wraps ErrInventoryFull
@@ -281,6 +282,8 @@ func outcomeOf(err error) (Outcome, string) {
 		return Conflict, ReasonAdoptionNotEnabled
 	case errors.Is(err, ErrNewerFormat):
 		return Conflict, ReasonNewerFormat
+	case errors.Is(err, ErrNotConfirmed):
+		return Conflict, ReasonNotConfirmed
 	case errors.Is(err, ErrNotOwned):
 		return Conflict, ReasonNotOwned
 	case errors.Is(err, ErrInventoryFull):
