@@ -23,6 +23,7 @@ import (
 // server returned it after the last write. A child that Reconcile has deleted does not exist, even if the cache still
 // holds it. The Reader needs no requests of its own. Use it to compute the desired children from existing ones.
 //
+// The cache must be the one that the Reconciler reads. Config.Cache and Identity.Cache must not read through a Latest.
 // The context of each call must be that of the handler. Children are remembered only if Config.Cache or Identity.Cache
 // is set, until the cache contains them, but for at most 30 seconds.
 func (r *Reconciler) Latest(parent dynamiccontroller.ObjectIdentifiers, cache handlers.Reader) Latest {

@@ -64,8 +64,8 @@ func (r *Reconciler) accessFor(ctx context.Context, self *unstructured.Unstructu
 	if err != nil && !errors.As(err, &client.rejection) {
 		return access{}, err
 	}
-	a := access{client: client, lookups: r.newLookups(client, self), reader: cacheReader{
-		Reader: r.latest(self), live: boundedReader{handlers.Live(client)},
+	cached := cacheReader{
+		Reader: handlers.Cached(r.lister), live: boundedReader{handlers.Live(client)},
 		canRead: func(ctx context.Context, gvr schema.GroupVersionResource, namespace string) bool {
 			if client.rejection != nil {
 				return false
@@ -78,8 +78,10 @@ func (r *Reconciler) accessFor(ctx context.Context, self *unstructured.Unstructu
 			})
 			return can && err == nil
 		},
-	}}
-	a.as = children.Identity{Client: client, Cache: childCache{a.reader, r.lister}}
+	}
+	a := access{client: client, lookups: r.newLookups(client, self), reader: cached}
+	a.reader.Reader = r.latest(self)
+	a.as = children.Identity{Client: client, Cache: childCache{cached, r.lister}}
 	if !id.IsPlatform() {
 		a.as.Name = id.Username()
 	}
