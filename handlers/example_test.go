@@ -63,16 +63,12 @@ func Example() {
 	deleteBucket := func(context.Context, dynamiccontroller.ObjectIdentifiers, *unstructured.Unstructured) error {
 		return nil // delete the bucket of the widget
 	}
-	forget := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-		reconciler.Forget(id)
-		return nil
-	}
 	handler := handlers.Logging()(handlers.Object(
 		handlers.Live(client),
 		handlers.Finalizer(handlers.FinalizerConfig{
 			Client: client, Name: "platform.example.com/bucket", Reconcile: reconcile, Cleanup: deleteBucket,
 		}),
-		forget,
+		reconciler.Forget,
 	))
 
 	ctx := context.Background()

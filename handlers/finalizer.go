@@ -7,14 +7,19 @@ import (
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/internal/gonehook"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
+	"github.com/dynamic-controller/engine/handlers/internal/perrun"
 )
 
 // FinalizerConfig configures [Finalizer]. All fields are required.
@@ -39,6 +44,12 @@ type FinalizerConfig struct {
 //   - If the object is being deleted and has no finalizers except those of Kubernetes' garbage collector, neither
 //     Reconcile nor Cleanup is called.
 //
+// A deletion that began before the finalizer was added can remove the object afterwards, because the API server does not
+// look for finalizers again (kubernetes issue 77988). Within [Object], Cleanup is therefore called for an object that no
+// longer exists if this run has added the finalizer in the last ten minutes and has not seen the deletion. It is called
+// with the last known state of the object, until it returns nil, and after the API server has confirmed that the object
+// is gone. After a crash in this short time, Cleanup is not called.
+//
 // Cleanup must be idempotent. It is called again if the process crashed after the call, or if the cache lags. If
 // Reconcile was never called, there may be nothing to clean up. The finalizer is the only state: after a crash, the
 // next call continues where the last one ended.
@@ -59,29 +70,80 @@ func Finalizer(config FinalizerConfig) ObjectHandler {
 			return dynamiccontroller.Terminal(err)
 		}
 	}
-	return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured) error {
-		objects := live.Resource(config.Client, id.GVR, id.Namespace())
-		if object.GetDeletionTimestamp() == nil {
-			object, err := patch.AddFinalizer(ctx, objects, object, config.Name)
-			switch {
-			case err != nil && !patch.IsGone(err):
-				return fmt.Errorf("add finalizer %s to %s: %w", config.Name, id, err)
-			case err != nil || object.GetDeletionTimestamp() != nil:
-				return nil // the deletion event causes another reconcile
-			}
-			return config.Reconcile(ctx, id, object)
+	return (&finalizer{FinalizerConfig: config}).handle
+}
+
+// finalizer is the handler of a Finalizer.
+type finalizer struct {
+	FinalizerConfig
+	added perrun.State[addedFinalizers]
+}
+
+func (f *finalizer) handle(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
+) error {
+	added := f.added.For(ctx)
+	if err := f.cleanUpIfGone(ctx, id, added.of(id), object.GetUID()); err != nil {
+		return err
+	}
+	objects := live.Resource(f.Client, id.GVR, id.Namespace())
+	if object.GetDeletionTimestamp() == nil {
+		before := object
+		object, err := patch.AddFinalizer(ctx, objects, object, f.Name)
+		switch {
+		case err != nil && !patch.IsGone(err):
+			return fmt.Errorf("add finalizer %s to %s: %w", f.Name, id, err)
+		case err != nil || object.GetDeletionTimestamp() != nil:
+			return nil // the deletion event causes another reconcile
 		}
-		if !slices.ContainsFunc(object.GetFinalizers(), isOfController) {
-			return nil
+		if !slices.Contains(before.GetFinalizers(), f.Name) {
+			added.add(id, object)
+			gonehook.Add(ctx, id, f, f.gone)
 		}
-		if err := config.Cleanup(ctx, id, object); err != nil {
-			return err
-		}
-		if err := patch.RemoveFinalizer(ctx, objects, object, config.Name); err != nil {
-			return fmt.Errorf("remove finalizer %s from %s: %w", config.Name, id, err)
-		}
+		defer func() { added.update(id, object) }() // Reconcile can have changed the object
+		return f.Reconcile(ctx, id, object)
+	}
+	added.remove(id) // the object exists until the finalizer has been removed
+	if !slices.ContainsFunc(object.GetFinalizers(), isOfController) {
 		return nil
 	}
+	if err := f.Cleanup(ctx, id, object); err != nil {
+		return err
+	}
+	if err := patch.RemoveFinalizer(ctx, objects, object, f.Name); err != nil {
+		return fmt.Errorf("remove finalizer %s from %s: %w", f.Name, id, err)
+	}
+	return nil
+}
+
+// gone is called for an object that the cache does not hold.
+func (f *finalizer) gone(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	return f.cleanUpIfGone(ctx, id, f.added.For(ctx).of(id), "")
+}
+
+// cleanUpIfGone calls Cleanup for an earlier object if it no longer exists. The UID is that of the object that the
+// cache holds.
+func (f *finalizer) cleanUpIfGone(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, earlier *unstructured.Unstructured, uid types.UID,
+) error {
+	if earlier == nil || earlier.GetUID() == uid {
+		return nil
+	}
+	now, err := live.Get(ctx, f.Client, id)
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("read %s: %w", id, err)
+	case err == nil && now.GetUID() == earlier.GetUID():
+		return dynamiccontroller.RequeueAfter(lagInterval) // the cache lags behind
+	}
+	f.added.For(ctx).keep(id)
+	deleted := earlier.DeepCopy()
+	deleted.SetDeletionTimestamp(ptr.To(metav1.Now()))
+	if err := f.Cleanup(ctx, id, deleted); err != nil {
+		return err
+	}
+	f.added.For(ctx).remove(id)
+	return nil
 }
 
 func (c FinalizerConfig) validate() error {

@@ -91,10 +91,9 @@ func run(ctx context.Context) error {
 		}
 		return cmp.Or(err, statusErr)
 	}
-	gone := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-		reconciler.Forget(id)
+	gone := func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 		fmt.Println(id.NamespacedKey, "is gone")
-		return nil
+		return reconciler.Forget(ctx, id)
 	}
 	// To detect drift, the reconciler reads the children's managedFields, which show the fields that another manager has
 	// taken over.

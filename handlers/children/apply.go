@@ -58,6 +58,7 @@ func (c *call) applyStage(ctx context.Context, stage []*child) error {
 		}
 	}
 	for _, group := range groups {
+		c.remember(ctx, group)
 		if err := c.applyAll(ctx, group); err != nil {
 			return err
 		}

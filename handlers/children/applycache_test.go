@@ -140,7 +140,9 @@ func TestApplyCache_DroppedByForgetAndAtEndOfRun(t *testing.T) {
 			if entries := entriesOf(cache); len(entries) != 1 || len(entries[first].children) != 1 {
 				t.Errorf("got the cache %v, want one parent with one child", entries)
 			}
-			reconciler.Forget(first)
+			if err := reconciler.Forget(ctx, first); err != nil {
+				t.Error(err)
+			}
 			if entries := entriesOf(cache); len(entries) != 0 {
 				t.Errorf("got the cache %v after Forget", entries)
 			}

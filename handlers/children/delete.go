@@ -134,10 +134,18 @@ func isTemporary(err error) bool {
 func (c *call) delete(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, child *unstructured.Unstructured,
 ) error {
+	return c.deleteIf(ctx, id, child, c.isChild)
+}
+
+// deleteIf deletes an object if isChild still returns true for it.
+func (c *call) deleteIf(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, child *unstructured.Unstructured,
+	isChild func(context.Context, metav1.Object) (bool, error),
+) error {
 	c.cache.deleted(id)
 	objects := live.Resource(c.as.Client, id.GVR, id.Namespace())
 	err := patch.RetryOnConflict(ctx, objects, child, func(current *unstructured.Unstructured) error {
-		isChild, err := c.isChild(ctx, current)
+		isChild, err := isChild(ctx, current)
 		if err != nil || !isChild || current.GetDeletionTimestamp() != nil && !isDeletionStuck(current) {
 			return err
 		}
@@ -255,7 +263,7 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 	finalizers := c.parent.GetFinalizers()
 	isOrphaning := slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
 	if !slices.Contains(finalizers, c.finalizer()) {
-		defer c.Forget(c.id)
+		defer c.drop(c.id)
 		if isOrphaning {
 			return nil
 		}
@@ -264,6 +272,7 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 		}
 		return nil
 	}
+	c.Release(ctx, c.id, c.parent.GetUID()) // the parent exists until the finalizer has been removed
 	err := errOrphaned
 	if !isOrphaning {
 		err = cmp.Or(c.deleteAbsent(ctx, desired), c.deleteAll(ctx))
@@ -289,7 +298,7 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 	if err := patch.RemoveFinalizer(ctx, c.parents(c.id), c.parent, c.finalizer()); err != nil {
 		return fmt.Errorf("remove finalizer %s from %s: %w", c.finalizer(), c.id, err)
 	}
-	c.Forget(c.id)
+	c.drop(c.id)
 	return nil
 }
 

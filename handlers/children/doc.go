@@ -246,6 +246,23 @@
 // and is neither changed nor deleted. If the parent is being deleted, or if the inventory cannot be read, nothing is
 // written at all. The newer version continues where it stopped.
 //
+// # Parents that are removed in spite of the finalizer
+//
+// A deletion that began before the finalizer was added can remove the parent afterwards, because the API server does
+// not look for finalizers again (kubernetes issue 77988). Each run therefore records the children that it writes and
+// that Kubernetes does not delete; see [Memory]. When the parent is gone, [Reconciler.Forget] deletes them.
+// handlers.Object calls it. Handlers that do not use handlers.Object must call it. Before Reconcile writes anything for
+// a new parent with the same name, it does the same, so that the new parent does not take over these children.
+//
+// The API server is asked whether the parent is gone. Only objects with the mark of exactly this parent are deleted. If
+// the dependents were orphaned, their marks are removed instead. If a deletion fails, the children stay recorded, and
+// Forget or Reconcile returns the error. If Reconcile has seen that the parent is being deleted and has the finalizer,
+// the children are not recorded any more: someone who then removes the finalizer keeps them.
+//
+// If the process crashes, or loses its leadership, between the deletion of such a parent and that of its children, the
+// children stay, with the mark of the parent. Nothing deletes them later: there is no inventory that would show whether
+// a mark is forged.
+//
 // # Orphaned children
 //
 // If a parent is deleted and its dependents are orphaned, all children are kept. Kubernetes removes the owner

@@ -38,10 +38,7 @@ func Example() {
 			})
 			return err
 		},
-		func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-			reconciler.Forget(id)
-			return nil
-		})
+		reconciler.Forget)
 
 	ctx := context.Background()
 	reconcile := func() {

@@ -100,6 +100,12 @@ type Identity struct {
 func (r *Reconciler) Reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, desired Desired,
 ) (Result, error) {
+	err := r.deleteWritten(ctx, id, parent.GetUID(), func(context.Context, *unstructured.Unstructured) (Identity, error) {
+		return desired.As, nil // an earlier parent had the same name and namespace
+	})
+	if err != nil {
+		return Result{Failure: failureOf(err)}, err
+	}
 	c := r.newCall(ctx, id, parent, desired.As)
 	c.reportLeft = desired.LeftBehind
 	if err := c.checkInventory(parent); err != nil {
@@ -163,7 +169,7 @@ func (c *call) applyAndPrune(ctx context.Context, partial bool) (gone bool, err 
 	if complete && !partial && !c.waiting {
 		err = c.prune(ctx)
 		if err == nil && !c.waiting && !c.postponed {
-			c.forgetUndesired()
+			c.forgetUndesired(ctx)
 		}
 	}
 	return false, cmp.Or(err, c.witnessErr)
@@ -216,8 +222,11 @@ func (r *Reconciler) newCall(
 	return c
 }
 
-// forgetUndesired drops undesired children from the apply cache.
-func (c *call) forgetUndesired() {
+// forgetUndesired drops undesired children from the apply cache and from the Memory.
+func (c *call) forgetUndesired(ctx context.Context) {
+	c.memory.runs.For(ctx).keep(c.id, c.parent.GetUID(), func(child writtenChild) bool {
+		return c.desired.keys[childKey{child.kind, child.id.NamespacedKey}]
+	})
 	if len(c.cache.children) <= len(c.desired.keys) {
 		return
 	}

@@ -67,6 +67,12 @@ type Config struct {
 	// [DefaultMaxConcurrentApplies] children more than Reconcile has concurrent callers. Defaults to
 	// [DefaultMaxConcurrentApplies].
 	MaxConcurrentApplies int
+	// Memory records what the Reconciler has written. Reconcilers that share it complete the cleanup of each other's
+	// parents, for example if one replaces the other. Defaults to a Memory of its own.
+	Memory *Memory
+	// IdentityOf returns the identity that deletes the children of a parent that no longer exists; see
+	// [Reconciler.Forget]. The parent has only what identifies it. Defaults to Config.Client.
+	IdentityOf func(ctx context.Context, parent *unstructured.Unstructured) (Identity, error)
 }
 
 // Kind is a kind of child that the controller, or an earlier version of it, creates.
@@ -88,6 +94,7 @@ type Reconciler struct {
 	config Config
 	kinds  map[schema.GroupKind]bool // maps the kinds in Config.Kinds to CrossNamespace
 	caches perrun.State[applyCache]
+	memory *Memory
 }
 
 // New returns a Reconciler. It does not connect to the API server. The error lists all invalid fields of config.
@@ -124,7 +131,7 @@ func New(config Config) (*Reconciler, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	return &Reconciler{config: config, kinds: kinds}, nil
+	return &Reconciler{config: config, kinds: kinds, memory: cmp.Or(config.Memory, &Memory{})}, nil
 }
 
 // Recorded returns a function that reports whether a parent's inventory contains a namespace for a kind of children.
@@ -137,8 +144,8 @@ func (r *Reconciler) Recorded(parent metav1.Object) func(kind schema.GroupKind, 
 	}
 }
 
-// Forget drops the cache of a parent that no longer exists.
-func (r *Reconciler) Forget(id dynamiccontroller.ObjectIdentifiers) {
+// drop drops the cache of a parent.
+func (r *Reconciler) drop(id dynamiccontroller.ObjectIdentifiers) {
 	for _, cache := range r.caches.All() {
 		cache.parents.Delete(id)
 	}

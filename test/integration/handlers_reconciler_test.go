@@ -151,10 +151,9 @@ func (r *reconciler) serve(ctx context.Context) error {
 			return err
 		}
 	}
-	forget := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-		r.reconciler.Forget(id)
+	forget := func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 		r.expectations.Forget(id)
-		return nil
+		return r.reconciler.Forget(ctx, id)
 	}
 	handler := handlers.Object(
 		handlers.Fresh(r.client, r.cached),

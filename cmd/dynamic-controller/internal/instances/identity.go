@@ -96,6 +96,13 @@ func (r *Reconciler) latest(self *unstructured.Unstructured) children.Latest {
 	return r.children.Latest(id, handlers.Cached(r.lister))
 }
 
+// identityOf returns the identity that deletes the children of an instance that no longer exists. If the identity is
+// rejected, the children are kept until it is not.
+func (r *Reconciler) identityOf(ctx context.Context, instance *unstructured.Unstructured) (children.Identity, error) {
+	access, err := r.accessFor(ctx, instance)
+	return access.as, retryRejected(instance, err)
+}
+
 // hideUnreadable removes the details of children that the identity cannot read, because these children were found with
 // the permissions of the platform. It keeps only the kind, and whether the child is being deleted.
 func (a access) hideUnreadable(ctx context.Context, pending []children.PendingChild) {

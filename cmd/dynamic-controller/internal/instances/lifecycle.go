@@ -141,11 +141,15 @@ func (r *Reconciler) pausedBy(self *unstructured.Unstructured) string {
 	return ""
 }
 
-// reportPause writes the Paused condition. The other conditions still describe the last reconcile. If the instance has
+// reportPause writes the Paused condition. If someone removes the finalizer of a deleted instance, its children are
+// kept. The other conditions still describe the last reconcile. If the instance has
 // never been reconciled, the Ready condition is Unknown.
 func (r *Reconciler) reportPause(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, by string,
 ) error {
+	if self.GetDeletionTimestamp() != nil {
+		r.children.Release(ctx, id, self.GetUID())
+	}
 	if !r.hasStatus() {
 		return nil
 	}

@@ -188,14 +188,14 @@ func (r *Reconciler) throttleMessage(
 	return wait
 }
 
-// gone handles an instance that no longer exists.
-func (r *Reconciler) gone(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+// gone handles an instance that no longer exists. A deletion can remove an instance shortly after the finalizer was
+// added. The children that the platform has written for it are then deleted.
+func (r *Reconciler) gone(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 	r.messages.Forget(id.NamespacedKey)
-	r.children.Forget(id)
 	r.referrers.forget(id.NamespacedKey)
 	r.reviews.Forget(id.NamespacedKey)
 	r.requestCount()
-	return nil
+	return r.children.Forget(ctx, id)
 }
 
 func (r *Reconciler) isCached(id dynamiccontroller.ObjectIdentifiers) bool {

@@ -3,6 +3,7 @@ package instances
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 // Rollout describes how instances of older revisions move to the newest revision.
@@ -33,8 +35,6 @@ type Rollout struct {
 	Replaces *Reconcilers
 	// Changed is called when the result of [Reconcilers.Missing] changes.
 	Changed func()
-	// HasPredecessor reports whether the type has had another revision, whose schema can differ.
-	HasPredecessor bool
 }
 
 // Reconcilers reconciles the instances of a Blueprint with its newest revision and, during a rollout, with older ones.
@@ -46,7 +46,6 @@ type Reconcilers struct {
 	changed func()
 	took    atomic.Int64 // the duration of the last count
 	needs   needs
-	schema  *schemaReader
 
 	mu      sync.Mutex // guards the fields below
 	older   map[string]*Reconciler
@@ -59,6 +58,8 @@ type shared struct {
 	paused atomic.Bool   // whether the Blueprint is paused
 	// referrers indexes the objects that the instances refer to.
 	referrers *referrers
+	// written records the children that the current run has written.
+	written *children.Memory
 	// uncounted reports whether instances have changed since the last count.
 	uncounted atomic.Bool
 }
@@ -76,7 +77,11 @@ func Start(ctx context.Context, c Clients, revision Revision, plan Rollout, paus
 	}
 	r.newest.paused.Store(paused)
 	canRead := func(context.Context, schema.GroupVersionResource, string) bool { return true }
-	reader := cacheReader{handlers.Cached(c.Engine.Lister), r.schema.live, canRead}
+	contents := c.Contents
+	if contents == nil {
+		contents = c.Client
+	}
+	reader := cacheReader{handlers.Cached(c.Engine.Lister), handlers.Live(contents), canRead}
 	handler := r.withinBudget(handlers.Object(reader, r.reconcile, r.gone))
 	within := r.newest.within
 	revisions := append(plan.Older, revision)
@@ -86,18 +91,15 @@ func Start(ctx context.Context, c Clients, revision Revision, plan Rollout, paus
 }
 
 func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, error) {
+	c.written = &children.Memory{}
+	if plan.Replaces != nil {
+		c.written = plan.Replaces.newest.written
+	}
 	newest, err := newReconciler(c, revision)
 	if err != nil {
 		return nil, err
 	}
-	contents := c.Contents
-	if contents == nil {
-		contents = c.Client
-	}
-	r := &Reconcilers{
-		newest: newest, changed: plan.Changed, older: map[string]*Reconciler{},
-		schema: newSchemaReader(handlers.Live(contents), revision, plan),
-	}
+	r := &Reconcilers{newest: newest, changed: plan.Changed, older: map[string]*Reconciler{}}
 	if plan.Replaces != nil {
 		// The handler and the watches are replaced at different times, so the old and the new ones must share the index.
 		newest.referrers = plan.Replaces.newest.referrers
@@ -121,18 +123,11 @@ func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, e
 func (r *Reconcilers) reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
 ) error {
-	selected := r.reconcilerFor(id, self)
-	switch {
-	case selected == nil:
-		r.newest.requestCount() // to move the instance or load its revision
-		return nil
-	case selected == r.newest && selected.rendersFor(self):
-		var err error
-		if self, err = r.schema.read(ctx, id, self); self == nil {
-			return err
-		}
+	if selected := r.reconcilerFor(id, self); selected != nil {
+		return selected.reconcile(ctx, id, self)
 	}
-	return selected.reconcile(ctx, id, self)
+	r.newest.requestCount() // to move the instance or load its revision
+	return nil
 }
 
 // reconcilerFor returns the Reconciler for an instance, or nil if the instance must wait until it is moved or its
@@ -158,10 +153,11 @@ func (r *Reconcilers) gone(ctx context.Context, id dynamiccontroller.ObjectIdent
 	r.mu.Lock()
 	older := slices.Collect(maps.Values(r.older))
 	r.mu.Unlock()
-	for _, o := range older {
-		_ = o.gone(ctx, id) // the error is always nil
+	var errs []error
+	for _, o := range append(older, r.newest) {
+		errs = append(errs, o.gone(ctx, id))
 	}
-	return r.newest.gone(ctx, id)
+	return errors.Join(errs...)
 }
 
 // SetPaused pauses or resumes all instances and reports whether the state has changed.

@@ -1,6 +1,7 @@
 package instances
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -75,6 +76,8 @@ type Clients struct {
 	Namespaces []string
 	// Record records events about instances. It is optional.
 	Record func(events.Event)
+
+	written *children.Memory // shared by all reconcilers of a Blueprint
 }
 
 // Reconciler reconciles instances with one revision of a Blueprint.
@@ -98,8 +101,9 @@ type Reconciler struct {
 
 // newReconciler returns a Reconciler. The Reconciler has no state except caches that can be rebuilt.
 func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
+	written := cmp.Or(c.written, &children.Memory{})
 	r := &Reconciler{
-		Revision: revision, shared: &shared{referrers: newReferrers()}, engine: c.Engine, client: c.Client, memory: c.Memory,
+		Revision: revision, shared: &shared{referrers: newReferrers(), written: written}, engine: c.Engine, client: c.Client, memory: c.Memory,
 		identities: c.Identities,
 		denials:    identity.NewDenials(clock.RealClock{}), stageOf: revision.depths(),
 		within: dynamiccontroller.WithNamespaces(c.NamespacesOf(revision.GVR)...),
@@ -115,6 +119,8 @@ func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 		Namespaces: c.Namespaces,
 		Cache:      children.Cached(r.lister), // to find children to delete
 		Reserve:    reserve,
+		Memory:     written,
+		IdentityOf: r.identityOf,
 	})
 	return r, err
 }
