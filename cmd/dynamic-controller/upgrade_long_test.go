@@ -3,77 +3,15 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 )
-
-// buildPreviousRelease builds the program of the previous release, which is the last tag, and returns its path. Without
-// a tag, the program under test replaces itself. Compiling delays other tests: call it before the test runs in parallel
-// with them.
-func buildPreviousRelease(t *testing.T) (program string) {
-	t.Helper()
-	const root = "../.."
-	tag, err := exec.Command("git", "-C", root, "describe", "--tags", "--abbrev=0", "--match=v[0-9]*").Output()
-	if err != nil {
-		t.Log("there is no previous release: the program under test replaces itself")
-		return binary
-	}
-	dir, release := t.TempDir(), strings.TrimSpace(string(tag))
-	t.Logf("the previous release is %s", release)
-	archive, err := exec.Command("git", "-C", root, "archive", release).Output()
-	if err != nil {
-		t.Fatalf("git archive: %v", err)
-	}
-	if err := extract(dir, archive); err != nil {
-		t.Fatalf("extract %s: %v", release, err)
-	}
-	program = filepath.Join(dir, "dynamic-controller")
-	build := exec.Command("go", "build", "-o", program, "./cmd/dynamic-controller")
-	build.Dir, build.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", release, err, out)
-	}
-	return program
-}
-
-// extract writes the regular files of a tar archive to a directory.
-func extract(dir string, archive []byte) error {
-	for files := tar.NewReader(bytes.NewReader(archive)); ; {
-		header, err := files.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if header.Typeflag != tar.TypeReg {
-			continue
-		}
-		data, err := io.ReadAll(files)
-		if err != nil {
-			return err
-		}
-		path := filepath.Join(dir, header.Name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			return err
-		}
-	}
-}
 
 // edit changes the instances, and waits until the change has reached all children.
 func (u *upgraded) edit(text string) {
@@ -109,10 +47,10 @@ func (u *upgraded) deleteInstance(name string) {
 	u.waitGone("v1", "Secret", name+"-near")
 }
 
-// A rolling update replaces the previous release, and is then rolled back. The instances remain Ready, no child is
+// A rolling update replaces the previous version, and is then rolled back. The instances remain Ready, no child is
 // deleted or created again, and no finalizer blocks a deletion.
-func TestUpgrade_FromThePreviousReleaseAndBack(t *testing.T) {
-	program := buildPreviousRelease(t) // before newAPI, and thus while no parallel test is running
+func TestUpgrade_FromThePreviousVersionAndBack(t *testing.T) {
+	program := buildPrevious(t) // before newAPI, and thus while no parallel test is running
 	a := newAPI(t)
 	u := &upgraded{api: a, far: a.addNamespace(a.namespace + "-far")}
 	startOld := func() *process {

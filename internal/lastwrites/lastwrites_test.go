@@ -40,3 +40,12 @@ func TestNumber_RejectsVersionsWithoutAnOrder(t *testing.T) {
 		}
 	}
 }
+
+// VERSIONING.md lists the formats. The replica that reads the versions can have another version than the writer.
+func TestFormats_AreReadAndWrittenAsBefore(t *testing.T) {
+	const text = `{"configmaps":7,"widgets.apps.example.com":18446744073709551615}`
+	want := Versions{{Resource: "configmaps"}: 7, {Group: "apps.example.com", Resource: "widgets"}: 18446744073709551615}
+	if v, err := Parse(text); err != nil || !maps.Equal(v, want) || want.String() != text {
+		t.Errorf("got %v, %v, and wrote %s", v, err, want)
+	}
+}

@@ -78,8 +78,13 @@ func (r *revision) DeepCopyObject() runtime.Object {
 	return &next
 }
 
+// revisionFormat is the format of the data of a ControllerRevision. A new format is written one version after it can be
+// read. An older version ignores it, and stores the spec again under another name.
+const revisionFormat = 1
+
 // revisionData is the data of a ControllerRevision.
 type revisionData struct {
+	Format    int            `json:"format,omitempty"` // omitted for format 1
 	Blueprint string         `json:"blueprint"`
 	UID       types.UID      `json:"uid"`
 	Spec      blueprint.Spec `json:"spec"`
@@ -172,6 +177,10 @@ func decodeRevision(u *unstructured.Unstructured) (data revisionData, err error)
 	content, _ := u.Object["data"].(map[string]any)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &data); err != nil {
 		return data, err
+	}
+	if data.Format > revisionFormat {
+		return data, fmt.Errorf("it has format %d, which a later version of the platform writes; the newest known one is %d",
+			data.Format, revisionFormat)
 	}
 	if _, has := content["spec"].(map[string]any); !has || data.Blueprint == "" || data.UID == "" {
 		return data, errors.New("data must have blueprint, uid and spec")

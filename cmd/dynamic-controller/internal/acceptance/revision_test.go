@@ -144,6 +144,7 @@ func TestReadRevision_IgnoresMalformedRevisions(t *testing.T) {
 	b := generations("Wheel")[0]
 	for name, change := range map[string]func(data map[string]any){
 		"no data":                    func(data map[string]any) { clear(data) },
+		"a newer format":             func(data map[string]any) { data["format"] = int64(2) },
 		"no UID":                     func(data map[string]any) { delete(data, "uid") },
 		"no name":                    func(data map[string]any) { delete(data, "blueprint") },
 		"a UID that is not a string": func(data map[string]any) { data["uid"] = map[string]any{} },

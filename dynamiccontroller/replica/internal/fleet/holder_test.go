@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
@@ -31,6 +32,39 @@ func TestHolder_OthersAreNotThoseOfAFleet(t *testing.T) {
 	} {
 		if h, ok := fleet.ParseHolder(text); ok {
 			t.Errorf("%q: got %+v, want none", text, h)
+		}
+	}
+}
+
+// VERSIONING.md lists the formats. Members of two versions can be in one fleet.
+func TestFormats_AreReadAndWrittenAsBefore(t *testing.T) {
+	for text, want := range map[string]fleet.Holder{
+		"shards=8/pod-1_6f1c":          {Shards: 8, Leader: "pod-1_6f1c"},
+		"shards=8,changing/pod-1_6f1c": {Shards: 8, Changing: true, Leader: "pod-1_6f1c"},
+		"shards=8/":                    {Shards: 8},
+	} {
+		if h, ok := fleet.ParseHolder(text); !ok || h != want || h.String() != text {
+			t.Errorf("%s: got %+v, %t", text, h, ok)
+		}
+	}
+	for _, text := range []string{
+		`{"shards":8}`,
+		`{"shards":8,"node":"n","layout":4,"warm":[0,3],"leaving":true}`,
+	} {
+		if s, err := fleet.DecodeState(text); err != nil || s.Encode() != text {
+			t.Errorf("%s: got %s, %v", text, s.Encode(), err)
+		}
+	}
+	if _, err := fleet.DecodeState(`{"format":2,"shards":8}`); err == nil || !strings.Contains(err.Error(), "format 2") {
+		t.Errorf("a state in a newer format: got %v", err)
+	}
+	for got, want := range map[string]string{
+		fleet.ShardLease("f", 3): "f-shard-3", fleet.PlanLease("f"): "f-plan", fleet.MemberLease("f", "a"): "f-member-ca978112ca1bbdca",
+		fleet.LabelValue("f"): "f", fleet.Label: "dynamic-controller.github.io/fleet",
+		fleet.StateAnnotation: "dynamic-controller.github.io/member", fleet.PlanAnnotation: "dynamic-controller.github.io/plan",
+	} {
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 }

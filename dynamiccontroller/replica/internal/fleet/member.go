@@ -12,6 +12,9 @@ import (
 
 // State is what a member reports about itself.
 type State struct {
+	// Format is the number of the format. It is omitted for the first one. A new format is written one version after it
+	// can be read, because members of both versions can be in a fleet.
+	Format int `json:"format,omitempty"`
 	// Shards is the number of shards that the member is configured for.
 	Shards int `json:"shards"`
 	// Node is the machine that the member runs on, or empty if it is unknown.
@@ -33,6 +36,8 @@ func (s State) Encode() string {
 	return string(text)
 }
 
+const stateFormat = 1
+
 // maxState limits the length of a state that is decoded.
 const maxState = 16 << 10
 
@@ -44,6 +49,10 @@ func DecodeState(text string) (State, error) {
 	}
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		return State{}, fmt.Errorf("decode the state of a member: %w", err)
+	}
+	if s.Format > stateFormat {
+		return State{}, fmt.Errorf("the state of a member has format %d, which a later version writes; the newest known "+
+			"one is %d", s.Format, stateFormat)
 	}
 	slices.Sort(s.Warm)
 	return s, nil

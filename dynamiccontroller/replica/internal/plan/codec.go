@@ -21,11 +21,15 @@ const (
 )
 
 // encoded is the JSON form of a plan. Shards contains the indexes of the leader, the standby, the warming member, the
-// replaced one and the one that the leadership comes from. Absent is -1, and left out at the end.
+// replaced one and the one that the leadership comes from. Absent is -1, and left out at the end. Format is omitted for
+// the first format. A new format is written one version after it can be read.
 type encoded struct {
+	Format  int      `json:"format,omitempty"`
 	Members []string `json:"members"` // sorted
 	Shards  [][]int  `json:"shards"`
 }
+
+const planFormat = 1
 
 // columns is the maximum number of indexes of a shard.
 const columns = 5
@@ -87,6 +91,10 @@ func Decode(s string) (Plan, error) {
 	var e encoded
 	if err := json.Unmarshal([]byte(s), &e); err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
+	}
+	if e.Format > planFormat {
+		return nil, fmt.Errorf("plan: it has format %d, which a later version writes; the newest known one is %d",
+			e.Format, planFormat)
 	}
 	if e.Shards == nil {
 		return nil, errors.New("plan: shards is missing")

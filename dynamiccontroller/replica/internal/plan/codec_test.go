@@ -150,3 +150,22 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// VERSIONING.md lists the formats. Members of two versions can be in one fleet.
+func TestFormats_AreReadAndWrittenAsBefore(t *testing.T) {
+	const text = `{"members":["a","b","c"],"shards":[[0,1],[1,-1,0],[2,0,-1,1],[1,0,2,-1,0],[]]}`
+	want := plan.Plan{
+		{Leader: "a", Standby: "b"}, {Leader: "b", Warming: "a"}, {Leader: "c", Standby: "a", Replaces: "b"},
+		{Leader: "b", Standby: "a", Warming: "c", From: "a"}, {},
+	}
+	got, err := plan.Decode(text)
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if s, err := want.Encode(); err != nil || s != text {
+		t.Errorf("got %s, %v", s, err)
+	}
+	if _, err := plan.Decode(`{"format":2,"shards":[]}`); err == nil || !strings.Contains(err.Error(), "format 2") {
+		t.Errorf("a plan in a newer format: got %v", err)
+	}
+}
