@@ -55,6 +55,8 @@ type childEntry struct {
 	applied lastApply
 	// kept are items that can be edited items of the child, and stay. They outlast a change of the desired child.
 	kept []fieldpath.Path
+	// earlier are fields that other managers had set before the object was adopted or restored.
+	earlier []fieldpath.Path
 	// futile is the hash of a desired child that the API server refuses even with repaired managedFields.
 	futile     string
 	fights     fights     // limits what other clients undo

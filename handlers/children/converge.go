@@ -77,6 +77,9 @@ func (c *call) converge(
 	case err == nil:
 		now, err = v.tidy(ctx, now)
 		child.entry.kept = append(child.entry.kept, v.kept...)
+		if err == nil {
+			child.entry.earlier = append(child.entry.earlier, v.earlierFields()...)
+		}
 		return now, err
 	case len(v.moved) > 0 && (isRefusal(err) || apierrors.IsForbidden(err)):
 		child.entry.futile = child.hash

@@ -154,6 +154,11 @@
 // wraps [ErrNotOwned]. [Child].Adopt allows Reconcile to take over an object without a controller, or with another
 // controller of the same parent.
 //
+// Fields that other managers had set before an object is adopted or restored stay, because they can belong to others.
+// As long as such a field exists and is not desired, the reason of the child is UndesiredField, as far as this run has
+// adopted the object. This includes fields that were applied, and the data of ConfigMaps and Secrets. Other fields that
+// were created or updated are not included, because they cannot be distinguished from defaults.
+//
 // After a restore from a backup, a child often has no owner reference, and its label contains an earlier UID. Such an
 // object is a conflict, for which the error wraps [ErrNotConfirmed], until someone who can update it confirms that it
 // belongs to the parent, with the annotation <name>/restored:

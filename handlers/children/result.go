@@ -74,6 +74,10 @@ const (
 	// ReasonUndesiredItem is set for a child that is Created, Applied or Unchanged, if a list contains an item that can be
 	// an edited item of the child or an item of another client. See "Repairs" in the package documentation.
 	ReasonUndesiredItem = "UndesiredItem"
+	// ReasonUndesiredField is set for a child that is Created, Applied or Unchanged, if another manager had set a field
+	// before the object was adopted or restored, and the desired child does not have the field. See "Ownership" in the
+	// package documentation.
+	ReasonUndesiredField = "UndesiredField"
 )
 
 // ChildResult describes a desired child.
@@ -88,8 +92,8 @@ type ChildResult struct {
 	Reason string
 	// Message describes the reason, if there is one.
 	Message string
-	// Field is the field that the reasons ChangedByOthers, StoredDifferently and UndesiredItem refer to, such as
-	// "spec.replicas".
+	// Field is the field that the reasons ChangedByOthers, StoredDifferently, UndesiredItem and UndesiredField refer to,
+	// such as "spec.replicas".
 	Field string
 	// Manager is the field manager that changed the field last, if it is known.
 	Manager string
@@ -253,6 +257,9 @@ func (d *child) settle(object *unstructured.Unstructured, err error) {
 	}
 	if f := d.finding(object); f.reason != "" {
 		r.Reason, r.Message, r.Field = f.reason, f.message(), fieldOf(f.path)
+		if f.reason == ReasonUndesiredField {
+			r.Manager = lastManagerOf(object, f.path, d.manager)
+		}
 	}
 }
 

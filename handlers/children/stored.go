@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/dynamic-controller/engine/handlers/internal/applied"
@@ -18,7 +20,7 @@ import (
 
 // finding is what differs between a child and its desired state although the child was applied successfully.
 type finding struct {
-	reason string // ReasonStoredDifferently, ReasonUndesiredItem, or empty
+	reason string // ReasonStoredDifferently, ReasonUndesiredItem, ReasonUndesiredField, or empty
 	path   fieldpath.Path
 }
 
@@ -27,6 +29,10 @@ func (f finding) message() string {
 	if f.reason == ReasonUndesiredItem {
 		return fmt.Sprintf("%s can be an edited item of the child, or an item of another client; "+
 			"remove it, or add it to the template", f.path)
+	}
+	if f.reason == ReasonUndesiredField {
+		return fmt.Sprintf("field %s was set by another manager before the object was adopted or restored; "+
+			"remove it, or add it to the template", fieldOf(f.path))
 	}
 	return fmt.Sprintf("the API server stores field %s with another value, for example because of an admission webhook; "+
 		"set the field to that value, or remove it from the template", fieldOf(f.path))
@@ -42,13 +48,54 @@ func (f finding) review(manager string, config, object *unstructured.Unstructure
 
 // finding returns the finding for the latest version of a child that has been applied.
 func (d *child) finding(object *unstructured.Unstructured) finding {
-	if len(d.entry.kept) > 0 && !d.entry.applied.written.isAfter(object) {
-		d.entry.kept = undesiredIn(object, d.manager, d.entry.kept)
+	entry := d.entry
+	if len(entry.kept)+len(entry.earlier) > 0 && !entry.applied.written.isAfter(object) {
+		entry.kept = undesiredIn(object, d.manager, entry.kept)
+		entry.earlier = undesiredIn(object, d.manager, entry.earlier)
 	}
-	if found := d.entry.applied.finding; found.reason != "" || len(d.entry.kept) == 0 {
-		return found
+	switch {
+	case entry.applied.finding.reason != "":
+		return entry.applied.finding
+	case len(entry.kept) > 0:
+		return finding{ReasonUndesiredItem, entry.kept[0]}
+	case len(entry.earlier) > 0:
+		path := entry.earlier[0]
+		if d.kind == secretKind.GroupKind() {
+			path = path[:1] // the keys can be secret, too
+		}
+		return finding{ReasonUndesiredField, path}
 	}
-	return finding{ReasonUndesiredItem, d.entry.kept[0]}
+	return finding{}
+}
+
+// earlierFields returns the fields that other managers have set in an object that this Reconciler applied for the first
+// time. The fields that a manager owns because of an update include defaults, so they are only returned for ConfigMaps
+// and Secrets, whose data has none.
+func (v *convergence) earlierFields() (paths []fieldpath.Path) {
+	if own, _ := v.entries.AppliedBy(v.config.Name); !own.Empty() {
+		return nil
+	}
+	for _, entry := range v.entries {
+		for path := range entry.Set.All() {
+			if entry.Subresource == "" && isContent(path) &&
+				(entry.Operation == metav1.ManagedFieldsOperationApply || isData(v.child.kind, path)) {
+				paths = append(paths, path.Copy())
+			}
+		}
+	}
+	return paths
+}
+
+// isContent reports whether a path leads to neither metadata nor a status.
+func isContent(path fieldpath.Path) bool {
+	return len(path) > 0 && path[0].FieldName != nil &&
+		!slices.Contains([]string{"apiVersion", "kind", "metadata", "status"}, *path[0].FieldName)
+}
+
+// isData reports whether a path leads to an entry in the data of a ConfigMap or a Secret.
+func isData(kind schema.GroupKind, path fieldpath.Path) bool {
+	return kind.Group == "" && (kind.Kind == "ConfigMap" || kind.Kind == "Secret") && len(path) == 2 &&
+		slices.Contains([]string{"data", "binaryData"}, *path[0].FieldName)
 }
 
 // undesiredIn returns the items that an object still has, and that the manager has not applied.

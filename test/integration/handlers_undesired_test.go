@@ -3,6 +3,7 @@ package integration
 import (
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/dynamic-controller/engine/handlers/children"
@@ -92,5 +93,56 @@ func TestHandlers_ValuesWrittenInGo(t *testing.T) {
 	list, _, _ := unstructured.NestedSlice(now, "spec", "nested", "list")
 	if len(list) != 1 || list[0].(map[string]any)["deep"] != int64(8) {
 		t.Errorf("the changed list is %v", list)
+	}
+}
+
+// Fields that others set before an object is adopted stay, and are reported until they are gone or desired.
+func TestHandlers_FieldsFromBeforeAnAdoption(t *testing.T) {
+	t.Parallel()
+	before := newConfigMap("", "adopted", "old")
+	before.Object["data"].(map[string]any)["other"] = "x"
+	for name, put := range map[string]func(c *converging, object *unstructured.Unstructured) error{
+		"created": func(c *converging, object *unstructured.Unstructured) error {
+			_, err := c.in(configMaps, c.namespace).Create(c.Context(), object, metav1.CreateOptions{FieldManager: "before"})
+			return err
+		},
+		"applied": func(c *converging, object *unstructured.Unstructured) error {
+			_, err := c.in(configMaps, c.namespace).Apply(c.Context(), object.GetName(), object,
+				metav1.ApplyOptions{FieldManager: "before"})
+			return err
+		},
+	} {
+		for _, end := range []string{"removed", "desired"} {
+			t.Run(name+" and "+end, func(t *testing.T) {
+				t.Parallel()
+				c := newConverging(t)
+				c.noError(put(c, before.DeepCopy()))
+				reconcile := func(child *unstructured.Unstructured) children.ChildResult {
+					t.Helper()
+					result, err := c.reconciler.Reconcile(t.Context(), c.id(c.parents, "p"), c.parent, adopting(child))
+					c.noError(err)
+					return result.Children[0]
+				}
+				child := newConfigMap("", "adopted", "new")
+				for range 2 {
+					got := reconcile(child)
+					if got.Reason != children.ReasonUndesiredField || got.Field != "data.other" || got.Manager != "before" {
+						t.Errorf("got the reason %q, the field %q and the manager %q", got.Reason, got.Field, got.Manager)
+					}
+					child.Object["data"].(map[string]any)["key"] = "newer"
+				}
+				if now := c.get(configMaps, c.namespace, "adopted"); now.Object["data"].(map[string]any)["other"] != "x" {
+					t.Errorf("the field of another manager is gone: %v", now.Object)
+				}
+				if end == "desired" {
+					child.Object["data"].(map[string]any)["other"] = "x"
+				} else {
+					c.merge(configMaps, c.namespace, "adopted", `{"data":{"other":null}}`)
+				}
+				if got := reconcile(child); got.Reason != "" {
+					t.Errorf("at the end: got the reason %q for %q", got.Reason, got.Field)
+				}
+			})
+		}
 	}
 }
