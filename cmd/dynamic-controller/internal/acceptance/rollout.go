@@ -47,6 +47,7 @@ func (r *definitionReconciler) newRollout(
 	plan.Revision.Since = newest.accepted
 	plan.Revision.Base, plan.Revision.Older = stored.rollout(b.UID)
 	for _, other := range stored { // including those of earlier Blueprints with this name
+		plan.HasPredecessor = plan.HasPredecessor || other != newest
 		if other.templates == newest.templates {
 			plan.Revision.Same = append(plan.Revision.Same, other.Name)
 		}

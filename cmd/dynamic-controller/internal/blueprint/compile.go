@@ -33,11 +33,13 @@ type Options struct {
 
 // Compiled is a Blueprint that can be served. It is immutable and safe for concurrent use.
 type Compiled struct {
-	definition         *apiextensionsv1.CustomResourceDefinition
-	namespaced         bool
-	resources          []*resource // sorted, each after the resources that it refers to
-	report             report
-	writtenStatus      []string // the status fields that the platform writes
+	definition    *apiextensionsv1.CustomResourceDefinition
+	namespaced    bool
+	resources     []*resource // sorted, each after the resources that it refers to
+	report        report
+	writtenStatus []string // the status fields that the platform writes
+	// readSchema is the schema under which the API server reads instances, or nil if it is unknown. See CanBeRead.
+	readSchema         *readSchema
 	allowedNamespaces  []string
 	namespaces         []string // Options.Namespaces
 	serviceAccountName string
@@ -165,6 +167,10 @@ func Compile(b *Blueprint, options Options) (*Compiled, error) {
 		markSensitive(out.resources, parsing.found, c)
 	}
 	if len(c.problems) > 0 {
+		return nil, c.err()
+	}
+	if out.readSchema, err = readSchemaOf(crd, options.Version); err != nil {
+		c.add(typePath, "", "%v", err)
 		return nil, c.err()
 	}
 	return out, nil

@@ -116,14 +116,9 @@ func schemaOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (*s
 		if v.Name != version || v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
 			continue
 		}
-		var internal apiextensions.JSONSchemaProps
-		convert := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps
-		if err := convert(v.Schema.OpenAPIV3Schema, &internal, nil); err != nil {
-			return nil, fmt.Errorf("read the schema of %s: %w", crd.Name, err)
-		}
-		root, err := structural.NewStructural(&internal)
+		root, err := structuralOf(crd.Name, v.Schema)
 		if err != nil {
-			return nil, fmt.Errorf("read the schema of %s: %w", crd.Name, err)
+			return nil, err
 		}
 		if root.XPreserveUnknownFields || len(root.Properties) == 0 {
 			return nil, nil
@@ -135,6 +130,23 @@ func schemaOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (*s
 		return root, nil
 	}
 	return nil, nil
+}
+
+// structuralOf returns the schema of a version of a CustomResourceDefinition, or nil if the version has none.
+func structuralOf(crd string, schema *apiextensionsv1.CustomResourceValidation) (*structural.Structural, error) {
+	if schema == nil || schema.OpenAPIV3Schema == nil {
+		return nil, nil
+	}
+	var internal apiextensions.JSONSchemaProps
+	convert := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps
+	if err := convert(schema.OpenAPIV3Schema, &internal, nil); err != nil {
+		return nil, fmt.Errorf("read the schema of %s: %w", crd, err)
+	}
+	root, err := structural.NewStructural(&internal)
+	if err != nil {
+		return nil, fmt.Errorf("read the schema of %s: %w", crd, err)
+	}
+	return root, nil
 }
 
 // str returns the schema of a string. If longest is 0, the length is unlimited.

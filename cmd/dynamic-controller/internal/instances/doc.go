@@ -14,6 +14,10 @@
 // The newest revision has a [Reconciler]. During a rollout, older revisions also have one. [Reconcilers] selects the
 // Reconciler for each instance. Package rollout decides when an instance moves to the newest revision.
 //
+// The newest revision is used only with instances that the API server has read under its schema. After the schema has
+// changed, the cache contains other instances for a while, which lack new default values, for example. See
+// schemaReader. Older revisions are compiled with the newest schema, and use instances from the cache.
+//
 // # Existing objects
 //
 // The objects that an instance refers to are read from the API server with the identity of the instance, once per

@@ -35,6 +35,8 @@ type Rollout struct {
 	Replaces *Reconcilers
 	// Changed is called when the result of [Reconcilers.Missing] changes.
 	Changed func()
+	// HasPredecessor reports whether the type has had another revision, whose schema can differ.
+	HasPredecessor bool
 }
 
 // Reconcilers reconciles the instances of a Blueprint with its newest revision and, during a rollout, with older ones.
@@ -46,6 +48,7 @@ type Reconcilers struct {
 	changed func()
 	took    atomic.Int64 // the duration of the last count
 	needs   needs
+	schema  *schemaReader
 
 	mu      sync.Mutex // guards the fields below
 	older   map[string]*Reconciler
@@ -77,11 +80,7 @@ func Start(ctx context.Context, c Clients, revision Revision, plan Rollout, paus
 	}
 	r.newest.paused.Store(paused)
 	canRead := func(context.Context, schema.GroupVersionResource, string) bool { return true }
-	contents := c.Contents
-	if contents == nil {
-		contents = c.Client
-	}
-	reader := cacheReader{handlers.Cached(c.Engine.Lister), handlers.Live(contents), canRead}
+	reader := cacheReader{handlers.Cached(c.Engine.Lister), r.schema.live, canRead}
 	handler := r.withinBudget(handlers.Object(reader, r.reconcile, r.gone))
 	within := r.newest.within
 	revisions := append(plan.Older, revision)
@@ -99,7 +98,14 @@ func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, e
 	if err != nil {
 		return nil, err
 	}
-	r := &Reconcilers{newest: newest, changed: plan.Changed, older: map[string]*Reconciler{}}
+	contents := c.Contents
+	if contents == nil {
+		contents = c.Client
+	}
+	r := &Reconcilers{
+		newest: newest, changed: plan.Changed, older: map[string]*Reconciler{},
+		schema: newSchemaReader(handlers.Live(contents), revision, plan),
+	}
 	if plan.Replaces != nil {
 		// The handler and the watches are replaced at different times, so the old and the new ones must share the index.
 		newest.referrers = plan.Replaces.newest.referrers
@@ -123,11 +129,18 @@ func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, e
 func (r *Reconcilers) reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
 ) error {
-	if selected := r.reconcilerFor(id, self); selected != nil {
-		return selected.reconcile(ctx, id, self)
+	selected := r.reconcilerFor(id, self)
+	switch {
+	case selected == nil:
+		r.newest.requestCount() // to move the instance or load its revision
+		return nil
+	case selected == r.newest && selected.rendersFor(self):
+		var err error
+		if self, err = r.schema.read(ctx, id, self); self == nil {
+			return err
+		}
 	}
-	r.newest.requestCount() // to move the instance or load its revision
-	return nil
+	return selected.reconcile(ctx, id, self)
 }
 
 // reconcilerFor returns the Reconciler for an instance, or nil if the instance must wait until it is moved or its
