@@ -103,23 +103,31 @@ func TestSchemaReader_ReadsInstancesUnderTheSchemaOfTheRevision(t *testing.T) {
 				if live.calls != test.requests || again != test.again || (err != nil) != (again || wantErr) {
 					t.Errorf("got %d requests and error %v", live.calls, err)
 				}
-				if (got != nil) != (test.want != nil) {
-					t.Fatalf("got instance %v, want spec %v", got, test.want)
-				}
-				if got == nil {
-					return
-				}
-				if size := got.Object["spec"].(map[string]any)["size"]; size != test.want["size"] {
-					t.Errorf("got size %v, want %v", size, test.want["size"])
-				}
+				checkSize(t, got, test.want)
 				for _, want := range []int{test.uses, test.next} {
-					live.calls = 0
-					if got, err := s.read(t.Context(), flowers, sized("u", test.cached)); got == nil || live.calls != want {
-						t.Errorf("got instance %v, error %v and %d further requests, want %d", got, err, live.calls, want)
+					if live.calls = 0; got == nil {
+						break
+					}
+					if next, err := s.read(t.Context(), flowers, sized("u", test.cached)); next == nil || live.calls != want {
+						t.Errorf("got instance %v, error %v and %d further requests, want %d", next, err, live.calls, want)
 					}
 				}
 			})
 		})
+	}
+}
+
+// checkSize checks spec.size of an instance, which must be nil if there is no spec.
+func checkSize(t *testing.T, got *unstructured.Unstructured, spec map[string]any) {
+	t.Helper()
+	if (got != nil) != (spec != nil) {
+		t.Fatalf("got instance %v, want spec %v", got, spec)
+	}
+	if got == nil {
+		return
+	}
+	if size := got.Object["spec"].(map[string]any)["size"]; size != spec["size"] {
+		t.Errorf("got size %v, want %v", size, spec["size"])
 	}
 }
 
