@@ -130,7 +130,7 @@ func TestApplyCache_DroppedByForgetAndAtEndOfRun(t *testing.T) {
 		server := newFakeServer(newWidget())
 		reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
 		fakeserver.InRun(t, func(ctx context.Context) {
-			cache := reconciler.caches.For(ctx)
+			cache := reconciler.memory.caches.For(ctx)
 			a, b := newConfigMap("a", "x"), newConfigMap("b", "x")
 			for _, desired := range []Desired{oneStage(a, b), oneStage(a)} {
 				if _, err := reconciler.Reconcile(ctx, first, parent, desired); err != nil {
@@ -148,7 +148,7 @@ func TestApplyCache_DroppedByForgetAndAtEndOfRun(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		if caches := reconciler.caches.All(); len(caches) != 0 {
+		if caches := reconciler.memory.caches.All(); len(caches) != 0 {
 			t.Errorf("%d caches are left after the run", len(caches))
 		}
 	})

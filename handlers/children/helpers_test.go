@@ -77,7 +77,7 @@ func callFor(t testing.TB, r *Reconciler, parent *unstructured.Unstructured) *ca
 // cacheOf returns the apply cache that is used outside of runs.
 func cacheOf(t testing.TB, r *Reconciler) *applyCache {
 	t.Helper()
-	return r.caches.For(t.Context())
+	return r.memory.caches.For(t.Context())
 }
 
 // entriesOf returns the entries of an apply cache.

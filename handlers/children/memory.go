@@ -14,13 +14,15 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/perrun"
 )
 
-// Memory records the children that a run has written and that Kubernetes does not delete with their parent. A child is
-// recorded before it is written, because the response can be lost. See [Reconciler.Forget].
+// Memory records what a run has written: the children that the caches can lack, and the children that Kubernetes does
+// not delete with their parent. A child of the second kind is recorded before it is written, because the response can be
+// lost. See [Reconciler.Latest] and [Reconciler.Forget].
 //
-// The zero value is empty. A Memory can be shared by Reconcilers with the same Config.Name. It is dropped at the end of
-// each run. It has one small entry for each such child.
+// The zero value is empty. A Memory can be shared by Reconcilers with the same Config.Name, of which at most one
+// reconciles a parent at any time. It is dropped at the end of each run. It has one small entry for each child.
 type Memory struct {
-	runs perrun.State[runMemory]
+	runs   perrun.State[runMemory]
+	caches perrun.State[applyCache]
 }
 
 // runMemory is the Memory of a run.

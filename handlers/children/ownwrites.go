@@ -99,7 +99,7 @@ func (l Latest) own(ctx context.Context) *ownWrites { return &l.reconciler.entry
 
 // entryOf returns the entry of a parent in the cache of the run.
 func (r *Reconciler) entryOf(ctx context.Context, parent dynamiccontroller.ObjectIdentifiers) *parentEntry {
-	return r.caches.For(ctx).forHistory(dynamiccontroller.HistoryOf(ctx)).entry(parent)
+	return r.memory.caches.For(ctx).forHistory(dynamiccontroller.HistoryOf(ctx)).entry(parent)
 }
 
 func identify(gvr schema.GroupVersionResource, namespace, name string) childID {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
-	"github.com/dynamic-controller/engine/handlers/internal/perrun"
 )
 
 // maxNameLength leaves room for suffixes in field manager names, which can have 128 characters.
@@ -93,7 +92,6 @@ type Kind struct {
 type Reconciler struct {
 	config Config
 	kinds  map[schema.GroupKind]bool // maps the kinds in Config.Kinds to CrossNamespace
-	caches perrun.State[applyCache]
 	memory *Memory
 }
 
@@ -146,7 +144,7 @@ func (r *Reconciler) Recorded(parent metav1.Object) func(kind schema.GroupKind, 
 
 // drop drops the cache of a parent.
 func (r *Reconciler) drop(id dynamiccontroller.ObjectIdentifiers) {
-	for _, cache := range r.caches.All() {
+	for _, cache := range r.memory.caches.All() {
 		cache.parents.Delete(id)
 	}
 }

@@ -193,6 +193,7 @@ func (r *Reconciler) throttleMessage(
 func (r *Reconciler) gone(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 	r.messages.Forget(id.NamespacedKey)
 	r.referrers.forget(id.NamespacedKey)
+	r.statuses.forget(id.NamespacedKey)
 	r.reviews.Forget(id.NamespacedKey)
 	r.requestCount()
 	return r.children.Forget(ctx, id)

@@ -63,8 +63,14 @@ type shared struct {
 	referrers *referrers
 	// written records the children that the current run has written.
 	written *children.Memory
+	// statuses holds the statuses that the cache can lack.
+	statuses *writtenStatuses
 	// uncounted reports whether instances have changed since the last count.
 	uncounted atomic.Bool
+}
+
+func newShared(written *children.Memory) *shared {
+	return &shared{referrers: newReferrers(), written: written, statuses: &writtenStatuses{}}
 }
 
 // byNamespace makes the instances of a type take turns by namespace, so that a tenant with many instances does not
@@ -109,6 +115,7 @@ func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, e
 	if plan.Replaces != nil {
 		// The handler and the watches are replaced at different times, so the old and the new ones must share the index.
 		newest.referrers = plan.Replaces.newest.referrers
+		newest.statuses = plan.Replaces.newest.statuses
 	}
 	if revision.ReportsRevision && revision.Name != "" {
 		if r.Gate = plan.Gate; r.Gate == nil {
@@ -129,6 +136,7 @@ func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, e
 func (r *Reconcilers) reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
 ) error {
+	r.newest.statuses.restore(self)
 	selected := r.reconcilerFor(id, self)
 	switch {
 	case selected == nil:

@@ -103,16 +103,19 @@ type Reconciler struct {
 func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 	written := cmp.Or(c.written, &children.Memory{})
 	r := &Reconciler{
-		Revision: revision, shared: &shared{referrers: newReferrers(), written: written}, engine: c.Engine, client: c.Client, memory: c.Memory,
+		Revision: revision, shared: newShared(written), engine: c.Engine, client: c.Client, memory: c.Memory,
 		identities: c.Identities,
 		denials:    identity.NewDenials(clock.RealClock{}), stageOf: revision.depths(),
 		within: dynamiccontroller.WithNamespaces(c.NamespacesOf(revision.GVR)...),
-		pauses: NewConditions(c.Client, pauseManager, nil), record: c.Record,
+		record: c.Record,
 	}
 	if r.record == nil {
 		r.record = func(events.Event) {}
 	}
-	r.status = NewConditions(c.Client, StatusManager, r.recordCondition)
+	r.status = NewConditions(c.Client, StatusManager, r.statusWritten)
+	r.pauses = NewConditions(c.Client, pauseManager, func(_ context.Context, _, now *unstructured.Unstructured) {
+		r.statuses.record(now)
+	})
 	var err error
 	r.children, err = children.New(children.Config{
 		Client: c.Client, Mapper: c.Mapper, Name: Name, Kinds: append([]children.Kind{}, revision.Followed...),
