@@ -238,12 +238,8 @@ func (s *stepping) unready(ctx context.Context, r *resource, key string) string 
 func (s *stepping) unmet(ctx context.Context, r *resource, value any) string {
 	for _, condition := range r.ready {
 		is, reason := s.condition(ctx, condition, map[string]any{"self": s.self, r.readyVariable(): value})
-		text := Cut(condition.String(), maxQuoted)
-		switch {
-		case reason != "":
-			return fmt.Sprintf("waiting for readyWhen %q: %s", text, reason)
-		case !is:
-			return fmt.Sprintf("waiting for readyWhen %q", text)
+		if reason != "" || !is {
+			return unmetText(condition, reason)
 		}
 	}
 	return ""

@@ -1,8 +1,15 @@
 package blueprint
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
 // This file determines whether a child without readyWhen is ready. The rules are those of kstatus
@@ -34,6 +41,44 @@ func (r *resource) isReadableUnready() bool {
 // waitsFor returns what an existing child without readyWhen is waiting for, or "" if it is ready.
 func (r *resource) waitsFor(object *unstructured.Unstructured, isInstance bool) string {
 	return waitsFor(childObject{object: object, hidesReasons: r.sensitive}, r.GVK.GroupKind(), isInstance)
+}
+
+// UnmetReadyWhen describes the first condition of readyWhen that an existing child of the resource with the given id
+// does not meet. It returns "" if the child meets all of them. The error describes why they cannot be evaluated.
+func (i *Instance) UnmetReadyWhen(
+	ctx context.Context, id string, object *unstructured.Unstructured,
+) (unmet string, err error) {
+	at := slices.IndexFunc(i.compiled.resources, func(r *resource) bool { return r.ID == id })
+	if at < 0 {
+		return "", fmt.Errorf("unknown resource %s", id)
+	}
+	r, e := i.compiled.resources[at], evaluation{self: i.self}
+	for _, condition := range r.ready {
+		value, err := e.run(ctx, condition, map[string]any{"self": i.self, r.readyVariable(): object.Object})
+		is := false
+		if err == nil {
+			is, err = value.Bool()
+		}
+		var missing *expression.MissingError
+		switch {
+		case errors.As(err, &missing):
+			return unmetText(condition, condition.explain(err)), nil
+		case err != nil:
+			return "", errors.New(condition.explain(err))
+		case !is:
+			return unmetText(condition, ""), nil
+		}
+	}
+	return "", nil
+}
+
+// unmetText describes a condition of readyWhen that is not met. reason is why it cannot be evaluated, or empty.
+func unmetText(condition *expressionAt, reason string) string {
+	text := fmt.Sprintf("waiting for readyWhen %q", Cut(condition.String(), maxQuoted))
+	if reason != "" {
+		text += ": " + reason
+	}
+	return text
 }
 
 // WaitsFor returns what an object of any kind is waiting for, or "" if the object is ready, in the same way as for a

@@ -46,6 +46,12 @@ var (
 		"InstancesLeftBehind":      "once the API server lists the instances, delete them or remove the finalizer from them",
 		"RolloutStopped":           "fix or revert the Blueprint, or pause the named instances",
 		"ProgressDeadlineExceeded": "run why for the named instances, and fix or revert the Blueprint",
+		"RevisionNotReported":      "add status.revision to the schema of the CustomResourceDefinition",
+		"Installing":               "wait a few seconds, and try again",
+		"Terminating":              "wait until the CustomResourceDefinition is gone. It is then created again",
+		"NamesNotAccepted":         "change the names in spec.type, or delete the type that uses them",
+		"NotFound":                 "check that the API server serves the type",
+		"Failing":                  "check the health of the API server",
 	}
 	instanceAdvice = map[string]string{
 		"Invalid":                  "fix the spec of the instance, or the expression in the Blueprint",
@@ -57,10 +63,12 @@ var (
 			"remove the field from the template in the Blueprint",
 		"ChildrenFailed": "the platform retries, unless the object is parked. If the error persists, look for its cause in " +
 			"the log of the platform",
-		"Waiting": "wait. If it takes too long, compare readyWhen of the named resources in the Blueprint with their " +
-			"objects",
-		"Deleting": "wait, or find out what blocks the deletion of the named objects",
-		"Paused":   "remove the annotation " + instances.PausedAnnotation,
+		"Waiting": "wait. If it takes too long, look at the objects that the message names",
+		"MemoryExceeded": "make the instance smaller, for example the lists from which collections are made, or the objects " +
+			"that its expressions read, or give the platform more memory",
+		"WaitingForMemory": "wait. If it persists, give the platform more memory, or make the largest instances smaller",
+		"Deleting":         "wait, or find out what blocks the deletion of the named objects",
+		"Paused":           "remove the annotation " + instances.PausedAnnotation,
 		"ChildrenLeftBehind": "once the API server supports it, list the objects with the label " +
 			"platform.example.com/parent, and delete them",
 	}
@@ -137,6 +145,8 @@ func instanceAction(o *Object, c *metav1.Condition, advice string) string {
 	switch c.Reason {
 	case "ConsentMissing", "ServiceAccountNotFound", "PermissionMissing":
 		return identityAction(o, c.Reason)
+	case "Waiting":
+		return waitingAction(o)
 	case "Conflict":
 		return conflictAction(c.Message)
 	case "Forbidden":

@@ -200,6 +200,9 @@ func childFindings(o *Object, levels int) (failing, waiting []Finding) {
 			continue
 		}
 		state, message := child.State()
+		if own, _ := o.State(); own != Ready { // problems that readyWhen ignores are notes
+			state, message = o.childState(child)
+		}
 		switch {
 		case state == Ready || state == Deleting:
 		case child.Owner != nil:

@@ -279,7 +279,7 @@ func equal(findings []Finding, want []string) bool {
 }
 
 func TestTree_OrdersChildrenByStage(t *testing.T) {
-	served := blueprintWith("")
+	served := withReadyWhen("a.data.x == 'x'")
 	root := instanceWith(served, "", waiting).with(
 		child(pvc, "late", stage1, unbound), child("ConfigMap", "first", stage0, ""), instanceWith(served, stage1, ready))
 	root.Unread = []string{"secrets in namespace shop: forbidden"}
@@ -288,7 +288,7 @@ func TestTree_OrdersChildrenByStage(t *testing.T) {
 	tree.Print(&b)
 	want := `NAME                                 STATE     RESOURCE   STAGE   AGE    MESSAGE
 Site shop/s                          Waiting   -          -       4m5s   Waiting: a: waiting for readyWhen "x"
-├─ ConfigMap shop/first              Waiting   a          0       4m5s   waiting for readyWhen "x"
+├─ ConfigMap shop/first              Waiting   a          0       4m5s   waiting for readyWhen "a.data.x == 'x'": a.data does not exist
 ├─ PersistentVolumeClaim shop/late   Waiting   b          1       4m5s   waiting for the claim to be bound
 ├─ Site shop/s                       Ready     b          1       4m5s   all 2 resources are ready
 └─ secrets in namespace shop: forbidden
@@ -371,9 +371,10 @@ func TestTree_HasTheChildrenOfTheReport(t *testing.T) {
 		condition string
 		want      State
 	}{
-		"readyWhen": {waiting, Waiting}, "readyWhen of an older generation": {stale, Ready}, "ready": {ready, Ready},
+		"readyWhen": {waiting, Waiting}, "readyWhen before the newest generation": {stale, Waiting}, "ready": {ready, Ready},
 	} {
-		object := instanceWith(blueprintWith(""), "", test.condition).with(child("ConfigMap", "a", stage0, ""))
+		object := instanceWith(withReadyWhen("a.data.x == 'x'"), "", test.condition).with(
+			child("ConfigMap", "a", stage0, ""))
 		why, tree := Explain(object, now).Children, Tree(object, now).Children
 		if why[0].State != test.want || tree[0].State != test.want || why[0].Message != tree[0].Message {
 			t.Errorf("%s: got %+v and %+v", name, why[0], tree[0])

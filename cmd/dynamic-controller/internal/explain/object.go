@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/acceptance"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 )
@@ -39,6 +40,8 @@ type Owner struct {
 	Blueprint *unstructured.Unstructured
 	// Unread describes why the Blueprint cannot be read. It is empty if the Blueprint does not exist.
 	Unread string
+
+	rules *readiness // set by compile
 }
 
 // State summarizes the state of an object.
@@ -51,6 +54,7 @@ const (
 	Failing  State = "Failing" // until someone fixes a problem
 	Deleting State = "Deleting"
 	Paused   State = "Paused"
+	Unknown  State = "Unknown" // it cannot be found out without the platform
 )
 
 // Messages for objects that the platform has not reconciled.
@@ -113,16 +117,26 @@ func (o *Object) blueprintState() (State, string) {
 	if instances.IsPaused(o) {
 		return Paused, ""
 	}
+	conditions := map[string]*metav1.Condition{}
 	for _, kind := range []string{blueprint.Accepted, blueprint.TypeEstablished, blueprint.Serving} {
 		switch c := instances.ConditionOf(o.Unstructured, kind); {
 		case c == nil:
 			return Waiting, notReconciled
 		case c.ObservedGeneration != o.GetGeneration():
 			return Waiting, notObserved
-		case c.Status == metav1.ConditionTrue:
-		case kind == blueprint.Accepted && c.Status == metav1.ConditionFalse:
-			return Failing, text(c)
 		default:
+			conditions[kind] = c
+		}
+	}
+	accepted, serving := conditions[blueprint.Accepted], conditions[blueprint.Serving]
+	switch acceptance.StateOf(false, *accepted, *serving) {
+	case acceptance.StateRejected:
+		return Failing, text(accepted)
+	case acceptance.StateUnknown:
+		return Waiting, text(accepted)
+	}
+	for _, c := range []*metav1.Condition{conditions[blueprint.TypeEstablished], serving} {
+		if c.Status != metav1.ConditionTrue {
 			return Waiting, text(c)
 		}
 	}

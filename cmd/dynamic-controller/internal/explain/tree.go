@@ -2,9 +2,7 @@ package explain
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
@@ -32,16 +30,9 @@ func Tree(o *Object, now time.Time) *Node {
 	if id, stage := instances.ResourceOf(o); id != "" {
 		n.Resource, n.Stage = id, &stage
 	}
-	waits := waitsOf(o)
 	for _, child := range o.sorted() {
 		node := Tree(child, now)
-		// Only the platform evaluates readyWhen, which can differ from the default readiness in both directions.
-		switch wait := waits[node.Resource]; {
-		case wait != "" && node.State == Ready:
-			node.State, node.Message = Waiting, wait
-		case o.Owner != nil && state == Ready && node.State == Waiting:
-			node.State = Ready
-		}
+		node.State, node.Message = o.childState(child)
 		n.Children = append(n.Children, node)
 	}
 	return n
@@ -69,22 +60,4 @@ func (n *Node) Shorten() {
 	n.Unread = append([]string{
 		fmt.Sprintf("and %d more, %d of them not ready: -o wide shows all of them", len(hidden), notReady),
 	}, n.Unread...)
-}
-
-var aboutResource = regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_]*): (waiting for readyWhen .*)$`)
-
-// waitsOf returns the readyWhen expressions that an instance's resources are waiting for, by resource id.
-func waitsOf(o *Object) map[string]string {
-	waits := map[string]string{}
-	ready, _ := instances.ReadyOf(o.Unstructured)
-	if o.Owner == nil || ready == nil || ready.Reason != string(Waiting) ||
-		ready.ObservedGeneration != o.GetGeneration() {
-		return waits
-	}
-	for part := range strings.SplitSeq(ready.Message, "; ") {
-		if m := aboutResource.FindStringSubmatch(part); m != nil {
-			waits[m[1]] = m[2]
-		}
-	}
-	return waits
 }
