@@ -290,6 +290,7 @@ func isUncached(err error) bool {
 
 // isUpToDate reports whether the child need not be applied.
 func (c *call) isUpToDate(child *child, current *unstructured.Unstructured) bool {
+	child.keep(current)
 	last := &child.entry.applied
 	if last.lacksOwners(current) || c.hasLostOwners(current, c.wasApplied(child, current)) && c.sharesOwnership(current) {
 		return false
@@ -314,7 +315,7 @@ func (c *call) ownsFields(child *child, current *unstructured.Unstructured) bool
 	if !ok {
 		return true
 	}
-	for name, value := range child.config.Object {
+	for name, value := range child.withoutKept().Object {
 		switch name {
 		case "apiVersion", "kind":
 		case "metadata":
@@ -337,10 +338,13 @@ func (c *call) ownsFields(child *child, current *unstructured.Unstructured) bool
 type signature struct{ values, owned string }
 
 func (c *call) signatureOf(child *child, current *unstructured.Unstructured) (s signature, err error) {
-	if s.values, err = applied.Digest(applied.Projection(child.config.Object, current.Object)); err != nil {
+	if s.values, err = applied.Digest(applied.Projection(child.withoutKept().Object, current.Object)); err != nil {
 		return signature{}, err
 	}
 	if fields, ok := applied.FieldsOf(current, c.config.Name); ok {
+		for _, path := range child.kept {
+			fields.Remove(path)
+		}
 		s.owned, err = applied.Digest(fields)
 	}
 	return s, err

@@ -100,10 +100,7 @@ func (v *convergence) applyOnto(
 	case apierrors.IsInvalid(err) && len(emptied) > 0:
 		rest, entry := *v.child, *v.child.entry
 		rest.entry = &entry
-		rest.config = v.child.config.DeepCopy()
-		for _, path := range emptied {
-			ownership.Remove(rest.config.Object, path)
-		}
+		rest.config, rest.template = withoutPaths(rest.config, emptied), withoutPaths(rest.template, emptied)
 		partial, errOfRest := v.overwrite(ctx, &rest, current)
 		if errOfRest != nil {
 			return nil, err
@@ -160,6 +157,7 @@ func (c *call) overwrite(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
 	metadata := map[string]any{"uid": string(current.GetUID()), "resourceVersion": current.GetResourceVersion()}
+	child.keep(current)
 	if err := c.keepNotes(ctx, child, current, metadata); err != nil {
 		return nil, err
 	}

@@ -44,6 +44,7 @@ func (c *call) create(ctx context.Context, child *child) (*unstructured.Unstruct
 	if err := c.checkCreate(child); err != nil {
 		return nil, err
 	}
+	child.config = child.template
 	metadata := c.noteRecreation(child, map[string]any{"resourceVersion": createOnlyVersion})
 	now, err := c.write(ctx, child, false, metadata)
 	if err == nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/internal/applied"
@@ -39,6 +40,12 @@ type Child struct {
 	// deleted and created again; see the section on recreation in the package documentation. It must not be combined with
 	// Retain, and must not be set for the kinds for which CanRecreate returns false.
 	OnImmutable OnImmutable
+	// KeepExisting lists fields that are set when they do not exist, and never changed or removed by Reconcile once they
+	// exist: fields that others may set, such as the replicas that an autoscaler changes, and values that are generated
+	// once, such as a password. A value is judged with the object that a write replaces, not with a cache that can be
+	// behind, so that two different desired values never replace each other. A change of such a value in the desired
+	// child alone causes no write. See the section on kept fields in the package documentation.
+	KeepExisting []KeptField
 }
 
 // errInvalidNamespace is returned for a child whose namespace would make the inventory malformed.
@@ -72,11 +79,14 @@ type child struct {
 	id      dynamiccontroller.ObjectIdentifiers // the GVR is empty if the mapper lacks the kind
 	kind    schema.GroupKind
 	mapping *meta.RESTMapping
-	config  *unstructured.Unstructured // the apply configuration
-	hash    string                     // see hashOf; config contains it as an annotation
-	size    int64                      // the size of config in bytes, as JSON
-	marked  bool                       // whether the child has a mark instead of an owner reference
-	manager string                     // the field manager that applies the child
+	// template is the apply configuration of a new object. config is that for the object that was read last: it has the
+	// existing values of the kept fields.
+	template, config *unstructured.Unstructured
+	kept             []fieldpath.Path // the fields of KeepExisting
+	hash             string           // see hashOf; config contains it as an annotation
+	size             int64            // the size of config in bytes, as JSON
+	marked           bool             // whether the child has a mark instead of an owner reference
+	manager          string           // the field manager that applies the child
 	// err is why the child cannot be applied: the mapper lacks its kind, its kind is not supported, or its namespace is
 	// invalid.
 	err     error
@@ -280,22 +290,33 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 		bucket := dynamiccontroller.BucketOf(c.id.GVR.GroupResource())
 		config.SetLabels(with(config.GetLabels(), c.bucketLabel(), bucket))
 	}
-	hash, size, err := c.hashOf(config)
+	kept, err := c.keptPaths(desired, config)
+	if err != nil {
+		return nil, err
+	}
+	hash, size, err := c.hashOf(config, kept)
 	if err != nil {
 		return nil, err
 	}
 	annotate(c.appliedKey(), hash)
 	return &child{
 		Child: desired, id: live.Identify(mapping.Resource, config), kind: gvk.GroupKind(), mapping: mapping,
-		config: config, hash: hash, size: size, marked: crossNamespace || desired.Retain, manager: c.config.Name,
+		template: config, config: config, kept: kept, hash: hash,
+		size: size, marked: crossNamespace || desired.Retain,
+		manager: c.config.Name,
 	}, nil
 }
 
 // hashOf returns the value of the annotation <name>/applied, and the size of the configuration. The value consists of
 // two digests: one of the configuration and the identity, and one of the kinds, namespaces and names of the parent and
 // the child. The second one is the same after a restore from a backup.
-func (c *call) hashOf(config *unstructured.Unstructured) (hash string, size int64, err error) {
-	hashed := []any{config.Object}
+func (c *call) hashOf(
+	config *unstructured.Unstructured, kept []fieldpath.Path,
+) (hash string, size int64, err error) {
+	hashed := []any{withoutPaths(config, kept).Object}
+	for _, path := range kept {
+		hashed = append(hashed, path.String()) // a change of a kept value causes no write
+	}
 	if c.as.Name != "" {
 		hashed = append(hashed, c.as.Name) // a child is applied again if the identity changes
 	}

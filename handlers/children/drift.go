@@ -36,7 +36,7 @@ func (e *driftError) Error() string {
 		manager = fmt.Sprintf("field manager %q", e.manager)
 	}
 	return fmt.Sprintf("field %s is changed again and again by %s; it is corrected at most once in %s; "+
-		"remove the field from the template, or stop the other client", e.field, manager, e.period)
+		"let others set it (keepExisting), remove it from the template, or stop the other client", e.field, manager, e.period)
 }
 
 // correct brings a child into its desired state, unless it was corrected too often. In this case, it returns a
@@ -44,9 +44,15 @@ func (e *driftError) Error() string {
 func (c *call) correct(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
+	child.keep(current)
 	if child.entry.applied.hash != child.hash {
+		current, err := c.handOver(ctx, child, current)
+		if err != nil {
+			return nil, err
+		}
 		return c.converge(ctx, child, current)
 	}
+	child.entry.fights.note(child.config, current, c.config.Name)
 	budget := child.entry.fights.corrections()
 	if isProtective(child.kind) || !c.hasMarks(child, current) {
 		budget = child.entry.fights.protections()
@@ -60,7 +66,7 @@ func (c *call) correct(
 			field = "metadata.managedFields"
 		}
 		return nil, &driftError{
-			field: field, manager: lastManagerOf(current, path, c.config.Name), wait: wait, period: budget.period,
+			field: field, manager: lastOwnerOf(current, path, c.config.Name).Manager, wait: wait, period: budget.period,
 		}
 	}
 	now, err := c.converge(ctx, child, current)
@@ -95,37 +101,49 @@ func isProtective(kind schema.GroupKind) bool {
 // difference returns the first field, in alphabetical order, whose value in the object is not the one of the
 // configuration. A list is returned as a whole.
 func difference(config, object map[string]any) (field string, path fieldpath.Path) {
+	if paths := differences(nil, config, object, 1); len(paths) > 0 {
+		return fieldOf(paths[0]), paths[0]
+	}
+	return "", nil
+}
+
+// differences returns the first n fields, in alphabetical order, whose values in the object are not those of the
+// configuration. Lists are returned as a whole.
+func differences(at fieldpath.Path, config, object map[string]any, n int) (paths []fieldpath.Path) {
 	for _, name := range slices.Sorted(maps.Keys(config)) {
 		value, current := config[name], object[name]
 		if applied.Covers(map[string]any{name: value}, map[string]any{name: current}) {
 			continue
 		}
-		path = fieldpath.Path{fieldpath.FieldNameElement(name)}
+		path := append(at.Copy(), fieldpath.FieldNameElement(name))
 		fields, isMap := value.(map[string]any)
 		others, isAlsoMap := current.(map[string]any)
-		if !isMap || !isAlsoMap {
-			return name, path
+		var below []fieldpath.Path
+		if isMap && isAlsoMap {
+			below = differences(path, fields, others, n-len(paths))
 		}
-		below, rest := difference(fields, others)
-		if len(rest) == 0 {
-			return name, path
+		if len(below) == 0 {
+			below = []fieldpath.Path{path}
 		}
-		return name + "." + below, append(path, rest...)
+		if paths = append(paths, below...); len(paths) >= n {
+			break
+		}
 	}
-	return "", nil
+	return paths
 }
 
-// lastManagerOf returns the manager, other than the given one, that changed a path last.
-func lastManagerOf(object metav1.Object, path fieldpath.Path, except string) (manager string) {
+// lastOwnerOf returns the entry of the manager, other than the given one, that changed a path last. Entries of the
+// scale subresource have no time.
+func lastOwnerOf(object metav1.Object, path fieldpath.Path, except string) (last ownership.Entry) {
 	entries, err := ownership.Of(object)
 	if err != nil || len(path) == 0 {
-		return ""
+		return last
 	}
-	latest := time.Time{}
 	for _, entry := range entries.OwnersOf(path) {
-		if entry.Manager != except && entry.Time != nil && !entry.Time.Time.Before(latest) {
-			manager, latest = entry.Manager, entry.Time.Time
+		if entry.Manager != except && (last.Manager == "" || last.Time == nil ||
+			entry.Time != nil && !entry.Time.Before(last.Time)) {
+			last = entry
 		}
 	}
-	return manager
+	return last
 }

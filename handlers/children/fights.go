@@ -14,6 +14,8 @@ type fights struct {
 	corrected, protected, created *rate.Limiter
 	// exists is set while the child exists because this run has created it, as far as the run has not deleted it.
 	exists bool
+	// contested contains the fields that other clients have changed, by their paths. It is nil if there are none.
+	contested map[string]*contested
 }
 
 // budget allows several attempts at once, and then one per period.
@@ -61,7 +63,7 @@ func (d *child) checkDeletions() error {
 func (d *child) created() error {
 	d.result.Outcome, d.entry.recreation.pending = Created, false
 	again := d.entry.fights.exists
-	d.entry.fights.exists = true
+	d.entry.fights.exists, d.entry.fights.contested = true, nil
 	if !again {
 		return nil
 	}

@@ -27,8 +27,8 @@ func newFight(t *testing.T, kinds ...schema.GroupKind) *converging {
 	return c
 }
 
-// checkFight fights against the child several times, and fails if the writes are not limited. It returns the last result
-// that says so. burst and period are those of the budget.
+// checkFight fights against the child several times, and fails if the writes are not limited. It returns the last
+// result that says so. burst and period are those of the budget.
 func (c *converging) checkFight(
 	child *unstructured.Unstructured, undo func(), rounds int, burst int64, period time.Duration,
 ) (result children.ChildResult) {

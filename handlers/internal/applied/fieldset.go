@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
 // FieldSet is the set of fields that a manager owns, in the format of FieldsV1. "f:name" is a field, "k:{...}" is a
@@ -36,6 +37,40 @@ func FieldsOf(object metav1.Object, manager string) (fields FieldSet, ok bool) {
 		}
 	}
 	return fields, len(entries) > 0
+}
+
+// Remove removes a field, and the maps and items that have no other fields. A list item can be named by some of its
+// keys.
+func (s FieldSet) Remove(path fieldpath.Path) {
+	for name, below := range s {
+		switch {
+		case !isNamed(name, path[0]):
+		case len(path) == 1:
+			delete(s, name)
+		case len(below) > 0:
+			if below.Remove(path[1:]); len(below) == 0 {
+				delete(s, name)
+			}
+		}
+	}
+}
+
+// isNamed reports whether a key of FieldsV1 is that of a path element.
+func isNamed(name string, element fieldpath.PathElement) bool {
+	if element.FieldName != nil {
+		return name == "f:"+*element.FieldName
+	}
+	text, isItem := strings.CutPrefix(name, "k:")
+	var keys map[string]any
+	if !isItem || element.Key == nil || json.Unmarshal([]byte(text), &keys) != nil {
+		return false
+	}
+	for _, key := range *element.Key {
+		if !equalScalars(keys[key.Name], key.Value.Unstructured()) {
+			return false
+		}
+	}
+	return true
 }
 
 // Owns reports whether the set contains all fields of an applied configuration. It needs no schema: a field with an

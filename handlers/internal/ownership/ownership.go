@@ -122,6 +122,24 @@ func (e Entries) Transfer(manager string, paths ...fieldpath.Path) Entries {
 	return changed
 }
 
+// Share makes the manager of an entry an owner of the paths, in addition to the others. A manager without a version
+// gets the given one.
+func (e Entries) Share(owner Entry, apiVersion string, paths ...fieldpath.Path) Entries {
+	if owner.Manager == "" {
+		owner.Manager, owner.Operation = "unknown", metav1.ManagedFieldsOperationUpdate
+	}
+	if owner.APIVersion == "" {
+		owner.APIVersion = apiVersion
+	}
+	shared := slices.Clone(e)
+	if same := slices.IndexFunc(shared, owner.isSame); same >= 0 {
+		shared[same].Set = shared[same].Set.Union(fieldpath.NewSet(paths...))
+		return shared
+	}
+	owner.Set = fieldpath.NewSet(paths...)
+	return append(shared, owner)
+}
+
 // Restore undoes a Transfer to a manager: the paths get the owners back that they had in the entries before.
 func (e Entries) Restore(before Entries, manager string, paths []fieldpath.Path) Entries {
 	moved := fieldpath.NewSet(paths...)
@@ -215,6 +233,30 @@ func Remove(object map[string]any, path fieldpath.Path) {
 	parent, _ := Lookup(object, path[:len(path)-1])
 	if fields, isMap := parent.(map[string]any); isMap {
 		delete(fields, *path[len(path)-1].FieldName)
+	}
+}
+
+// Set sets the field at a path of an object. It creates missing maps, but no list items. The path must end with a
+// field.
+func Set(object map[string]any, path fieldpath.Path, value any) {
+	var at any = object
+	for i, element := range path[:len(path)-1] {
+		next, found := child(at, element)
+		if !found && path[i+1].FieldName != nil && element.FieldName != nil {
+			next, found = map[string]any{}, true
+			fields, isMap := at.(map[string]any)
+			if !isMap {
+				return
+			}
+			fields[*element.FieldName] = next
+		}
+		if !found {
+			return
+		}
+		at = next
+	}
+	if fields, isMap := at.(map[string]any); isMap {
+		fields[*path[len(path)-1].FieldName] = value
 	}
 }
 

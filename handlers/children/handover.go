@@ -1,0 +1,122 @@
+package children
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/dynamic-controller/engine/handlers/internal/applied"
+	"github.com/dynamic-controller/engine/handlers/internal/live"
+	"github.com/dynamic-controller/engine/handlers/internal/ownership"
+)
+
+// Limits for the fields of a child that are remembered as contested.
+const maxContested, maxContestedText = 20, 256
+
+// contested is a field that another client has changed, although the child has it.
+type contested struct {
+	path  fieldpath.Path
+	value any             // that the other client has set last: a string, number or boolean
+	owner ownership.Entry // of the other client; its manager can be unknown
+	times int             // how often it has changed the field since the child was created
+}
+
+// isContested reports whether the field was changed so often that the other client will go on.
+func (f *contested) isContested() bool { return f.times > 1 }
+
+// note remembers which fields of a child another client has changed, before they are corrected.
+func (f *fights) note(config, current *unstructured.Unstructured, manager string) {
+	for _, path := range differences(nil, config.Object, current.Object, maxContested) {
+		value, found := ownership.Lookup(current.Object, path)
+		text, isText := value.(string)
+		switch value.(type) {
+		case map[string]any, []any, nil:
+			found = false
+		}
+		name := path.String()
+		if !found || isText && len(text) > maxContestedText || f.contested[name] == nil && len(f.contested) >= maxContested {
+			continue
+		}
+		if f.contested == nil {
+			f.contested = map[string]*contested{}
+		}
+		if f.contested[name] == nil {
+			f.contested[name] = &contested{path: path}
+		}
+		field := f.contested[name]
+		field.value, field.owner, field.times = value, lastOwnerOf(current, path, manager), field.times+1
+	}
+}
+
+// handOver gives the contested fields that leave the child to their other managers, with the values that those have
+// set. Without it, the apply would remove the fields, because the corrections have made this Reconciler their only
+// owner: the replicas of a Deployment would become 1, although an autoscaler has set 16.
+func (c *call) handOver(
+	ctx context.Context, child *child, current *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
+	if isProtective(child.kind) {
+		return current, nil
+	}
+	for name, field := range child.entry.fights.contested {
+		if _, stays := ownership.Lookup(child.config.Object, field.path); stays || !field.isContested() {
+			continue
+		}
+		entries, err := ownership.Of(current)
+		if err != nil {
+			return current, nil //nolint:nilerr // an apply does not need them
+		}
+		now, err := c.giveTo(ctx, child, current, entries, field)
+		if err != nil {
+			return nil, fmt.Errorf("hand over %s: %w", fieldOf(field.path), err)
+		}
+		current = now
+		delete(child.entry.fights.contested, name)
+	}
+	return current, nil
+}
+
+// giveTo makes the other manager an owner of a contested field, unless the field has another owner already.
+func (c *call) giveTo(
+	ctx context.Context, child *child, current *unstructured.Unstructured, entries ownership.Entries, field *contested,
+) (*unstructured.Unstructured, error) {
+	owned, _ := entries.AppliedBy(c.config.Name)
+	value, _ := ownership.Lookup(current.Object, field.path)
+	switch isSame := applied.Covers(field.value, value); {
+	case !owned.Has(field.path), isSame && len(entries.OwnersOf(field.path)) > 1:
+		return current, nil // the field stays
+	case isSame:
+		fields, err := entries.Share(field.owner, current.GetAPIVersion(), field.path).ManagedFields()
+		if err != nil {
+			return nil, err
+		}
+		return c.patchChild(ctx, child, current, map[string]any{"managedFields": fields})
+	}
+	change := map[string]any{"metadata": map[string]any{
+		"uid": string(current.GetUID()), "resourceVersion": current.GetResourceVersion(),
+	}}
+	ownership.Set(change, field.path, field.value)
+	data, err := json.Marshal(change)
+	if err != nil {
+		return nil, err
+	}
+	// The API server makes the manager of a request the owner of what the request changes.
+	options := metav1.PatchOptions{FieldManager: cmp.Or(field.owner.Manager, unknownManager)}
+	now, err := live.Resource(c.as.Client, child.id.GVR, child.id.Namespace()).
+		Patch(ctx, child.id.Name(), types.MergePatchType, data, options)
+	if err == nil {
+		child.changed(current, now)
+		logr.FromContextOrDiscard(ctx).Info("Handed over a contested field of a child",
+			"child", child.id.String(), "field", fieldOf(field.path), "manager", options.FieldManager)
+	}
+	return now, err
+}
+
+// unknownManager is the manager of fields that were handed over to a manager whose name is not known.
+const unknownManager = "unknown"
