@@ -329,7 +329,7 @@ func (s *stepping) renderCollection(ctx context.Context, r *resource) ([]Rendere
 			return nil, reason, nil
 		}
 		key := ItemKey(r.ID, object.GetNamespace(), object.GetName())
-		objects = append(objects, Rendered{r.ID, key, object, r.DeletionPolicy, r.Adopt, r.OnImmutable})
+		objects = append(objects, r.rendered(key, object))
 	}
 	return objects, "", nil
 }

@@ -59,6 +59,9 @@ type Template struct {
 	Adopt          bool           // whether the instance can adopt existing objects
 
 	OnImmutable OnImmutable // the policy for children that cannot be changed
+
+	KeepExisting []KeptField // includes those of Generate
+	Generate     []Generated
 }
 
 // resource is a compiled Template.
@@ -217,7 +220,7 @@ func (c *Compiled) parse(index int, r Resource, own Type, options Options, parsi
 	at := fmt.Sprintf("spec.resources[%d]", index)
 	out := &resource{index: index, body: literal{}, Template: Template{
 		ID: r.ID, Path: at + ".template", DeletionPolicy: cmp.Or(r.DeletionPolicy, Delete), Adopt: r.Adopt,
-		OnImmutable: r.OnImmutable, Collection: len(r.ForEach) > 0,
+		OnImmutable: r.OnImmutable, Collection: len(r.ForEach) > 0, KeepExisting: keptBy(r), Generate: r.Generate,
 	}}
 	out.forEach = parsing.iterators(r.ForEach, at+".forEach", index)
 	out.include = parsing.conditions(r.IncludeWhen, at+".includeWhen", index, includes)
@@ -246,6 +249,7 @@ func (c *Compiled) parse(index int, r Resource, own Type, options Options, parsi
 		out.body = parsing.parse(body, out.Path, index)
 	}
 	out.checkRecreation(at, problems)
+	out.checkKept(r, at, problems)
 	return out
 }
 

@@ -80,6 +80,16 @@ type Rendered struct {
 	DeletionPolicy DeletionPolicy
 	Adopt          bool
 	OnImmutable    OnImmutable
+	KeepExisting   []KeptField // shared by all objects of the resource; must not be modified
+	Generate       []Generated // like KeepExisting
+}
+
+// rendered returns an object of a resource with its policies.
+func (r *resource) rendered(key string, object *unstructured.Unstructured) Rendered {
+	return Rendered{
+		ID: r.ID, Key: key, Object: object, DeletionPolicy: r.DeletionPolicy, Adopt: r.Adopt, OnImmutable: r.OnImmutable,
+		KeepExisting: r.KeepExisting, Generate: r.Generate,
+	}
 }
 
 // Reason explains why a resource is waiting or is not ready.
@@ -199,7 +209,7 @@ func (s *stepping) step(ctx context.Context, r *resource) {
 		s.refer(ctx, r, object)
 		return
 	}
-	s.out.Rendered = append(s.out.Rendered, Rendered{r.ID, r.ID, object, r.DeletionPolicy, r.Adopt, r.OnImmutable})
+	s.out.Rendered = append(s.out.Rendered, r.rendered(r.ID, object))
 	if reason := s.unready(ctx, r, r.ID); reason != "" {
 		s.out.Unready = append(s.out.Unready, Reason{r.ID, reason})
 		if s.observed[r.ID] == nil || !r.isReadableUnready() {

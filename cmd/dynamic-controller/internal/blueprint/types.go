@@ -117,7 +117,38 @@ type Resource struct {
 	// OnImmutable determines whether a child that cannot be changed, because a field is immutable, is deleted and created
 	// again. Defaults to Fail.
 	OnImmutable OnImmutable `json:"onImmutable,omitempty"`
+	// KeepExisting lists fields of the child that are set when they do not exist, and never changed or removed by the
+	// platform once they exist.
+	KeepExisting []KeptField `json:"keepExisting,omitempty"`
+	// Generate lists keys of a Secret whose values are generated once, and then kept.
+	Generate []Generated `json:"generate,omitempty"`
 }
+
+// KeptField is a field that others may set.
+type KeptField struct {
+	// Path is a path as in children.KeptField, such as spec.replicas.
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
+}
+
+// Generated is a key of a Secret with a generated value.
+type Generated struct {
+	Key string `json:"key"`
+	// Format is Alphanumeric, which is the default, Hex or PrivateKey.
+	Format GeneratedFormat `json:"format,omitempty"`
+	// Length is the number of characters. Defaults to 32. It is not used for a PrivateKey.
+	Length int `json:"length,omitempty"`
+}
+
+// GeneratedFormat is a format of generated values.
+type GeneratedFormat string
+
+// Values of GeneratedFormat. A PrivateKey is an ECDSA key with the curve P-256, in PKCS #8 and PEM.
+const (
+	Alphanumeric GeneratedFormat = "Alphanumeric"
+	Hex          GeneratedFormat = "Hex"
+	PrivateKey   GeneratedFormat = "PrivateKey"
+)
 
 // Status is the observed state, written by the platform.
 type Status struct {

@@ -260,8 +260,12 @@ func (r *Reconciler) applySteps(
 		if len(absent) == 0 && isPartial == partial && sameObjects(applied, step.Rendered) {
 			return step, result, nil
 		}
+		stages, failed := r.stages(self, step, budget)
+		if failed != nil {
+			return step, result, failed
+		}
 		result, err = r.children.Reconcile(ctx, id, parent, children.Desired{
-			Stages: r.stages(self, step, budget), Partial: isPartial, Absent: absent, Kinds: r.Compiled.Kinds(),
+			Stages: stages, Partial: isPartial, Absent: absent, Kinds: r.Compiled.Kinds(),
 			As: access.as,
 		})
 		access.client.applied(result)

@@ -33,7 +33,9 @@ func (r Revision) depths() map[string]int {
 
 // stages returns the rendered children by stage. It includes the stages of waiting resources as empty stages, so that
 // one write adds both the finalizer and the inventory to the instance.
-func (r *Reconciler) stages(self *unstructured.Unstructured, step blueprint.Step, budget int) [][]children.Child {
+func (r *Reconciler) stages(
+	self *unstructured.Unstructured, step blueprint.Step, budget int,
+) ([][]children.Child, error) {
 	last := 0
 	for _, rendered := range step.Rendered {
 		last = max(last, r.stageOf[rendered.ID])
@@ -48,12 +50,16 @@ func (r *Reconciler) stages(self *unstructured.Unstructured, step blueprint.Step
 		if items, is := step.Collections[rendered.ID]; is {
 			share = itemShare(share, items)
 		}
+		object := r.marked(self, rendered, share)
+		if err := generate(object, rendered.Generate); err != nil {
+			return nil, err
+		}
 		stages[n] = append(stages[n], children.Child{
-			Object: r.marked(self, rendered, share), Adopt: rendered.Adopt,
+			Object: object, Adopt: rendered.Adopt, KeepExisting: kept(rendered),
 			Retain: rendered.DeletionPolicy == blueprint.Retain, OnImmutable: children.OnImmutable(rendered.OnImmutable),
 		})
 	}
-	return stages
+	return stages, nil
 }
 
 // marked returns a rendered object with the labels and annotations that the platform adds to children. They take
