@@ -258,7 +258,7 @@ func (d *child) settle(object *unstructured.Unstructured, err error) {
 	if f := d.finding(object); f.reason != "" {
 		r.Reason, r.Message, r.Field = f.reason, f.message(), fieldOf(f.path)
 		if f.reason == ReasonUndesiredField {
-			r.Manager = lastManagerOf(object, f.path, d.manager)
+			r.Manager = lastOwnerOf(object, f.path, d.manager).Manager
 		}
 	}
 }
