@@ -44,8 +44,8 @@ func TestWhy_EvaluatesWhatAnInstanceWaitsFor(t *testing.T) {
 	})
 	a.waitWhy("gate.GROUP/g", 1, "Waiting")
 	out, _ := a.ask("why", "gate.GROUP/g")
-	if !strings.Contains(out, "compare readyWhen of pages in the Blueprint with the objects; if the message names an object "+
-		"that does not exist, create it or correct the externalRef of settings") {
+	if !strings.Contains(out, "compare readyWhen of pages in the Blueprint with the objects; create the object in the "+
+		"message if it does not exist, or correct the externalRef of settings") {
 		t.Errorf("got %s", out)
 	}
 }

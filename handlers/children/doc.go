@@ -88,6 +88,9 @@
 //
 // A child that drifts delays nothing either, as long as it exists.
 //
+// The stringData of a Secret is applied as data, the form in which the API server stores it, so that drift is
+// corrected.
+//
 // # Fights
 //
 // What other clients undo again and again is repeated with a budget for each child, so that no fight is without a
@@ -102,9 +105,6 @@
 // as long as the budget is used up. A Job with ttlSecondsAfterFinished is an example: Kubernetes deletes it when it has
 // finished, and it would run again. Leave the field out: the finished Job stays until its parent is deleted, or until
 // it is no longer desired. For work that is repeated, use a CronJob, whose jobTemplate can have the field.
-//
-// The stringData of a Secret is applied as data, the form in which the API server stores it, so that drift is
-// corrected.
 //
 // A field that two clients set is better left to one of them. If it leaves the template, and this run has corrected it
 // more than once, it is handed over: Reconcile sets it to the other client's last value, in the name of that client's

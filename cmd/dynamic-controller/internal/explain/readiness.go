@@ -125,7 +125,7 @@ func waitingAction(o *Object) string {
 		actions = append(actions, "look at "+listed(unready))
 	}
 	if len(references) > 0 {
-		actions = append(actions, fmt.Sprintf("if the message names an object that does not exist, create it or correct the "+
+		actions = append(actions, fmt.Sprintf("create the object in the message if it does not exist, or correct the "+
 			"externalRef of %s", listed(references)))
 	}
 	if len(actions) == 0 {

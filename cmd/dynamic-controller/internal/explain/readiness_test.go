@@ -111,7 +111,7 @@ func TestFromCondition_AdvisesOnWhatTheInstanceWaitsFor(t *testing.T) {
 		"readyWhen": {instanceWith(withReadyWhen(condition), "", waiting).with(unmet),
 			"wait. If it takes too long, compare readyWhen of a in the Blueprint with the objects"},
 		"an existing object": {instanceWith(withReadyWhen(condition, settings), "", waiting).with(met),
-			"wait. If it takes too long, if the message names an object that does not exist, create it or correct the " +
+			"wait. If it takes too long, create the object in the message if it does not exist, or correct the " +
 				"externalRef of settings"},
 		"another child": {instanceWith(withReadyWhen(condition), "", waiting).with(met, child(pvc, "late", stage1, unbound)),
 			"wait. If it takes too long, look at PersistentVolumeClaim shop/late"},
