@@ -135,7 +135,8 @@ func TestExpectations_ConvertValuesWrittenInGo(t *testing.T) {
 		t.Errorf("created %v", created.Object)
 	}
 	child.Object["spec"] = map[string]any{"list": []any{func() {}}}
-	if _, err := e.Create(t.Context(), first, configMaps, child); err == nil || !strings.Contains(err.Error(), "spec.list[0]") {
+	_, err = e.Create(t.Context(), first, configMaps, child)
+	if err == nil || !strings.Contains(err.Error(), "spec.list[0]") {
 		t.Errorf("got %v, want an error with the path", err)
 	}
 }

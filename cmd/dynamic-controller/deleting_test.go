@@ -79,8 +79,8 @@ spec:
         metadata: {name: "${self.metadata.namespace}-${self.metadata.name}"}
 `
 
-// crew starts a platform, and creates two instances of a Blueprint with the deletion policy Retain. A child of the first
-// one has a finalizer. The instance and then the Blueprint are deleted.
+// crew starts a platform, and creates two instances of a Blueprint with the deletion policy Retain. A child of the
+// first one has a finalizer. The instance and then the Blueprint are deleted.
 func (a *api) crew() (p *process) {
 	a.Helper()
 	p = startServing(a.T, a.cluster.Kubeconfig())

@@ -41,8 +41,8 @@ func gauge(desc *prometheus.Desc, value float64, labels ...string) prometheus.Me
 // blueprintStates exports the number of Blueprints in each state.
 type blueprintStates func() map[acceptance.State]int
 
-var descBlueprints = newDesc("blueprints", "Number of Blueprints, by state: Served, Waiting, Unknown, Rejected or Deleting.",
-	"state")
+var descBlueprints = newDesc("blueprints",
+	"Number of Blueprints, by state: Served, Waiting, Unknown, Rejected or Deleting.", "state")
 
 // Describe implements [prometheus.Collector].
 func (s blueprintStates) Describe(to chan<- *prometheus.Desc) { to <- descBlueprints }

@@ -52,7 +52,8 @@ func TestSoftReference_KeepsTheReferrer(t *testing.T) {
 	startServing(t, a.cluster.Kubeconfig())
 	a.apply(strings.Replace(stores, "READ", "database.?data.?host.orValue('none')", 1))
 	a.apply("{apiVersion: GROUP/v1, kind: Store, metadata: {name: s}, spec: {database: false}}")
-	a.wait("GROUP/v1", "Store", "s", all(is("Ready", "True", "2 of 3 resources are ready; excluded by includeWhen: database"),
+	a.wait("GROUP/v1", "Store", "s", all(
+		is("Ready", "True", "2 of 3 resources are ready; excluded by includeWhen: database"),
 		has("no database", "status", "host")))
 	a.wait("v1", "ConfigMap", "s-app", hasHost("none"))
 	app, scaler := a.uid("s-app"), a.uid("s-scaler")

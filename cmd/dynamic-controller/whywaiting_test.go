@@ -19,7 +19,11 @@ spec:
     - id: pages
       forEach: [{tag: "${['one', 'two', 'three']}"}]
       readyWhen: ["each.data.tag == 'two'"]
-      template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.metadata.name}-${tag}"}, data: {tag: "${tag}"}}
+      template:
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: "${self.metadata.name}-${tag}"}
+        data: {tag: "${tag}"}
 `
 
 // tree shows the state of each object, and why says what to do about a missing existing object.

@@ -5,16 +5,15 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/dynamic-controller/engine/handlers/internal/applied"
 	"github.com/dynamic-controller/engine/handlers/internal/ownership"
+	"github.com/dynamic-controller/engine/internal/keptfields"
 )
 
 // driftError is returned if other clients undo again and again what Reconcile does, so that it waits.
@@ -54,7 +53,7 @@ func (c *call) correct(
 	}
 	child.entry.fights.note(child.config, current, c.config.Name)
 	budget := child.entry.fights.corrections()
-	if isProtective(child.kind) || !c.hasMarks(child, current) {
+	if keptfields.IsProtective(child.kind) || !c.hasMarks(child, current) {
 		budget = child.entry.fights.protections()
 	}
 	if wait := budget.wait(); wait > 0 {
@@ -91,11 +90,6 @@ func (c *call) hasMarks(child *child, current *unstructured.Unstructured) bool {
 		return marks
 	}
 	return applied.Covers(part(child.config), part(current))
-}
-
-// isProtective reports whether drift of a kind can give permissions, or open connections, that nobody should have.
-func isProtective(kind schema.GroupKind) bool {
-	return kind.Group == "rbac.authorization.k8s.io" || strings.HasSuffix(kind.Kind, "NetworkPolicy")
 }
 
 // difference returns the first field, in alphabetical order, whose value in the object is not the one of the

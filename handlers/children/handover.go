@@ -15,6 +15,7 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/applied"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/ownership"
+	"github.com/dynamic-controller/engine/internal/keptfields"
 )
 
 // Limits for the fields of a child that are remembered as contested.
@@ -61,7 +62,7 @@ func (f *fights) note(config, current *unstructured.Unstructured, manager string
 func (c *call) handOver(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
-	if isProtective(child.kind) {
+	if keptfields.IsProtective(child.kind) {
 		return current, nil
 	}
 	for name, field := range child.entry.fights.contested {

@@ -1,5 +1,5 @@
-// Package jsonvalue converts values that are written in Go into the types into which JSON is decoded. Most functions for
-// unstructured objects panic on other types, such as int, or ignore them.
+// Package jsonvalue converts values that are written in Go into the types into which JSON is decoded. Most functions
+// for unstructured objects panic on other types, such as int, or ignore them.
 package jsonvalue
 
 import (

@@ -51,7 +51,8 @@ func TestHandlers_WrongChildrenAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ containers, want string }{
 		"two variables with a name": {
-			`[{name: web, image: nginx, env: [{name: A, value: "1"}, {name: A, value: "2"}]}]`, `duplicate entries for key [name="A"]`,
+			`[{name: web, image: nginx, env: [{name: A, value: "1"}, {name: A, value: "2"}]}]`,
+			`duplicate entries for key [name="A"]`,
 		},
 		"two ports with a number": {
 			`[{name: web, image: nginx, ports: [{containerPort: 80}, {containerPort: 80}]}]`, "duplicate entries for key",

@@ -61,8 +61,8 @@ func (r *resource) require(o *resource, path string) {
 type Exclusion struct{ ID, Path, Through string }
 
 func (e Exclusion) String() string {
-	return fmt.Sprintf("%s is excluded whenever %s is, because it reads %[2]s; to keep it, read %[2]s by ?, as in %[2]s.?status",
-		e.ID, e.Through)
+	return fmt.Sprintf("%s is excluded whenever %s is, because it reads %[2]s; to keep it, read %[2]s by ?, "+
+		"as in %[2]s.?status", e.ID, e.Through)
 }
 
 // Exclusions returns the resources that are excluded through another resource, although their own includeWhen lacks the

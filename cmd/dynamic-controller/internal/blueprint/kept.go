@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/dynamic-controller/engine/handlers/children"
+	"github.com/dynamic-controller/engine/internal/keptfields"
 )
 
 // keptBy returns the fields that the children of a resource keep, including those with generated values.
@@ -36,7 +36,7 @@ func (r *resource) checkKept(spec Resource, at string, problems *collector) {
 	paths := map[string]bool{}
 	for i, kept := range spec.KeepExisting {
 		path := fmt.Sprintf("%s.keepExisting[%d].path", at, i)
-		if err := (children.KeptField{Path: kept.Path}).Check(r.GVK.GroupKind()); err != nil {
+		if _, err := keptfields.Parse(r.GVK.GroupKind(), kept.Path); err != nil {
 			problems.add(path, "", "%v", err)
 		}
 		if paths[kept.Path] {

@@ -86,7 +86,9 @@ func TestStep_readsExcludedResources(t *testing.T) {
 				"hpa: excluded because it refers to app, which is excluded by includeWhen",
 		},
 		"a reference": {`
-    - {id: database, includeWhen: ["false"], externalRef: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}}` + soft,
+    - id: database
+      includeWhen: ["false"]
+      externalRef: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}` + soft,
 			"app:none", "database: excluded by includeWhen"},
 		"that a condition on another resource excludes": {`
     - {id: settings, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: settings}, data: {mode: "off"}}}
@@ -159,13 +161,16 @@ func TestExclusions_ListsResourcesThatDoNotSayWhenTheyAreExcluded(t *testing.T) 
 	const same = `includeWhen: ["self.spec.size > 100"], template`
 	hard := fmt.Sprintf(appOf, "database.data.host")
 	for reason, c := range map[string]struct{ resources, want string }{
-		"no reference":                {database + fmt.Sprintf(appOf, "x"), ""},
-		"by ?":                        {database + fmt.Sprintf(appOf, "database.?data.?host.orValue('x')"), ""},
-		"an unconditional resource":   {fmt.Sprintf(appOf, "x") + hpa, ""},
-		"a reference":                 {database + hard, "app through database by template.data.host"},
-		"a chain":                     {database + hard + hpa, "app through database by template.data.host, hpa through app by template.data.app"},
-		"the same condition":          {database + strings.Replace(hard, "template", same, 1), ""},
-		"the same condition, and ${}": {database + strings.Replace(hard, "template", `includeWhen: ["${self.spec.size > 100}"], template`, 1), ""},
+		"no reference":              {database + fmt.Sprintf(appOf, "x"), ""},
+		"by ?":                      {database + fmt.Sprintf(appOf, "database.?data.?host.orValue('x')"), ""},
+		"an unconditional resource": {fmt.Sprintf(appOf, "x") + hpa, ""},
+		"a reference":               {database + hard, "app through database by template.data.host"},
+		"a chain": {database + hard + hpa,
+			"app through database by template.data.host, hpa through app by template.data.app"},
+		"the same condition": {database + strings.Replace(hard, "template", same, 1), ""},
+		"the same condition, and ${}": {
+			database + strings.Replace(hard, "template", `includeWhen: ["${self.spec.size > 100}"], template`, 1), "",
+		},
 		"another condition": {database + strings.Replace(hard, "template", `includeWhen: [self.spec.live], template`, 1),
 			"app through database by template.data.host"},
 	} {

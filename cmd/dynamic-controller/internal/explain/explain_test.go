@@ -288,7 +288,8 @@ func TestTree_OrdersChildrenByStage(t *testing.T) {
 	tree.Print(&b)
 	want := `NAME                                 STATE     RESOURCE   STAGE   AGE    MESSAGE
 Site shop/s                          Waiting   -          -       4m5s   Waiting: a: waiting for readyWhen "x"
-├─ ConfigMap shop/first              Waiting   a          0       4m5s   waiting for readyWhen "a.data.x == 'x'": a.data does not exist
+├─ ConfigMap shop/first              Waiting   a          0       4m5s   waiting for readyWhen "a.data.x == 'x'": ` +
+		`a.data does not exist
 ├─ PersistentVolumeClaim shop/late   Waiting   b          1       4m5s   waiting for the claim to be bound
 ├─ Site shop/s                       Ready     b          1       4m5s   all 2 resources are ready
 └─ secrets in namespace shop: forbidden

@@ -145,7 +145,8 @@ func TestFromCondition_AdvisesOnEachReason(t *testing.T) {
 			c := &metav1.Condition{Reason: reason, Message: "x"}
 			switch reason { // their advice depends on the message
 			case "Forbidden":
-				c.Message = `User "system:serviceaccount:shop:web" cannot get resource "pods" in API group "" in the namespace "shop"`
+				c.Message = `User "system:serviceaccount:shop:web" cannot get resource "pods" in API group "" ` +
+					`in the namespace "shop"`
 				if err := unstructured.SetNestedField(b.Object, "web", "spec", "serviceAccountName"); err != nil {
 					t.Fatal(err)
 				}

@@ -37,8 +37,8 @@ spec:
 		"a variable named No": {"VARIABLE", "No", "forEach[0].No: kubectl reads the key No as false; write it in quotes"},
 		"an id named on": {"ID", "on", "spec.resources[0].id in body must be of type string: \"boolean\"; kubectl reads on " +
 			"as true: write it in quotes if it is a string"},
-		"a property named y":                  {"KEY", "y", "properties.y: kubectl reads the key y as true; write it in quotes"},
-		"a property named off":                {"KEY", "off", "properties.off: kubectl reads the key off as false; write it in quotes"},
+		"a property named y":                  {"KEY", "y", "properties.y: kubectl reads the key y as true; write it"},
+		"a property named off":                {"KEY", "off", "properties.off: kubectl reads the key off as false; write it"},
 		"an octal key":                        {"DATA", "010", "data.010: kubectl reads the key 010 as 8; write it in quotes"},
 		"a key that is a boolean in capitals": {"DATA", "TRUE", "data.TRUE: kubectl reads the key TRUE as true; write it"},
 	} {

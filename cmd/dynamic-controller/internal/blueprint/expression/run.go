@@ -35,8 +35,8 @@ type MissingError struct {
 
 func (e *MissingError) Error() string { return e.reason }
 
-// Absent is the value of a variable that does not exist and never will, such as an excluded resource. An expression that
-// reads the variable by ? gets optional.none(). For other expressions, the variable is missing.
+// Absent is the value of a variable that does not exist and never will, such as an excluded resource. An expression
+// that reads the variable by ? gets optional.none(). For other expressions, the variable is missing.
 var Absent any = types.OptionalNone
 
 // Run evaluates the expression and returns its value and cost. The variables are JSON values as in an unstructured
