@@ -149,7 +149,8 @@ func TestEvents_FromCreationToDeletion(t *testing.T) {
 	ofInstance = append(ofInstance, "ChildrenApplied: created ConfigMap flowers-route")
 	a.delete("GROUP/v1", "Site", "flowers")
 	a.waitGone("GROUP/v1", "Site", "flowers")
-	ofInstance = append(ofInstance, "ChildrenDeleted: deleted ConfigMap flowers-route")
+	ofInstance = append(ofInstance, "ChildrenDeleted: deleted ConfigMap flowers-route",
+		"ChildrenDeleted: deleted ConfigMap flowers-page")
 	expect()
 	if got := p.logged(line{Level: "error"}); len(got) > 0 {
 		t.Errorf("logged %+v", got)

@@ -200,7 +200,7 @@ func TestMonitoring_UsesExistingLabelValues(t *testing.T) {
 	values := map[string][]string{
 		"state": {
 			"Stopped", "Syncing", "Synced", "NotFound", "Forbidden", "Failing", // of watches
-			"Served", "Waiting", "Rejected", "Deleting", // of Blueprints
+			"Served", "Waiting", "Unknown", "Rejected", "Deleting", // of Blueprints
 		},
 		"outcome": {
 			string(dynamiccontroller.OutcomeFailure), string(dynamiccontroller.OutcomePanic),
