@@ -48,6 +48,97 @@ spec:
     keepExisting: [{path: spec.replicas, reason: scaled by the autoscaler}]
 `
 
+// databaseInstances are instances of the Blueprint databases, with the generated values that are expected in their
+// Secrets.
+type databaseInstances struct {
+	*api
+	names []string
+	first map[string]string // the data of each Secret
+}
+
+// stored returns the data of the Secret of an instance.
+func (d *databaseInstances) stored(name string) map[string]any {
+	d.Helper()
+	secret := d.read(`{apiVersion: v1, kind: Secret, metadata: {name: a}}`)
+	now, err := d.client(secret).Get(d.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		d.Fatal(err)
+	}
+	return now.Object["data"].(map[string]any)
+}
+
+// decoded returns a value of the Secret of an instance.
+func (d *databaseInstances) decoded(name, key string) ([]byte, error) {
+	d.Helper()
+	return base64.StdEncoding.DecodeString(fmt.Sprint(d.stored(name)[key]))
+}
+
+// rollout applies all instances with the image and waits until their children have it.
+func (d *databaseInstances) rollout(image string) {
+	d.Helper()
+	for _, name := range d.names {
+		d.apply(`{apiVersion: GROUP/v1, kind: Database, metadata: {name: ` + name + `}, spec: {image: ` + image + `}}`)
+	}
+	for _, name := range d.names {
+		d.wait("v1", "Secret", name, has(image, "metadata", "labels", "image"))
+		d.wait("apps/v1", "Deployment", name, runsImage(image))
+	}
+}
+
+// runsImage returns a check that the container of a Deployment has the image.
+func runsImage(image string) func(*unstructured.Unstructured) error {
+	return func(server *unstructured.Unstructured) error {
+		if !strings.Contains(fmt.Sprint(server.Object["spec"]), "image:"+image+" ") {
+			return fmt.Errorf("the spec is %v", server.Object["spec"])
+		}
+		return nil
+	}
+}
+
+// remember stores the data of all Secrets for checkUnchanged.
+func (d *databaseInstances) remember() {
+	d.Helper()
+	for _, name := range d.names {
+		d.first[name] = fmt.Sprint(d.stored(name))
+	}
+}
+
+// addHost adds a value to the Secret in the Blueprint and waits until all Secrets have the value.
+func (d *databaseInstances) addHost() {
+	d.Helper()
+	d.apply(strings.ReplaceAll(databases, "user: admin", "user: admin, host: db"))
+	for _, name := range d.names {
+		d.wait("v1", "Secret", name, has(base64.StdEncoding.EncodeToString([]byte("db")), "data", "host"))
+	}
+	for _, name := range d.names {
+		d.first[name] = strings.ReplaceAll(d.first[name], "map[", "map[host:ZGI= ")
+	}
+}
+
+// checkUnchanged checks that all Secrets have the generated values that they had at first.
+func (d *databaseInstances) checkUnchanged(when string) {
+	d.Helper()
+	for _, name := range d.names {
+		if fmt.Sprint(d.stored(name)) != d.first[name] {
+			d.Errorf("%s: the generated values of %s have changed", when, name)
+		}
+	}
+}
+
+// checkFormats checks the lengths and formats of the values in the Secret of an instance.
+func (d *databaseInstances) checkFormats(name string) {
+	d.Helper()
+	for key, length := range map[string]int{"user": 5, "password": 32, "token": 64} {
+		if value, err := d.decoded(name, key); err != nil || len(value) != length {
+			d.Errorf("%s has %d bytes: %v", key, len(value), err)
+		}
+	}
+	key, _ := d.decoded(name, "tls.key")
+	if !strings.Contains(string(key), "PRIVATE KEY") {
+		d.Error("tls.key is not a private key")
+	}
+}
+
 // Generated values are stored once, although the watches are behind, the platform starts again, and the instance and
 // the Blueprint change. Fields that others may set are not corrected.
 func TestKeepExisting_GeneratedValuesAndScaledReplicas(t *testing.T) {
@@ -60,73 +151,23 @@ func TestKeepExisting_GeneratedValuesAndScaledReplicas(t *testing.T) {
 	}))
 	running := startServing(t, kubeconfig)
 	a.apply(databases)
-	secret := a.read(`{apiVersion: v1, kind: Secret, metadata: {name: a}}`)
-	names := []string{"a", "b", "c", "d", "e", "f"}
-	stored := func(name string) map[string]any {
-		t.Helper()
-		now, err := a.client(secret).Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return now.Object["data"].(map[string]any)
-	}
-	data := func(name string) string { return fmt.Sprint(stored(name)) }
-	rollout := func(image string) {
-		t.Helper()
-		for _, name := range names {
-			a.apply(`{apiVersion: GROUP/v1, kind: Database, metadata: {name: ` + name + `}, spec: {image: ` + image + `}}`)
-		}
-		for _, name := range names {
-			a.wait("v1", "Secret", name, has(image, "metadata", "labels", "image"))
-			a.wait("apps/v1", "Deployment", name, func(server *unstructured.Unstructured) error {
-				if !strings.Contains(fmt.Sprint(server.Object["spec"]), "image:"+image+" ") {
-					return fmt.Errorf("the spec is %v", server.Object["spec"])
-				}
-				return nil
-			})
-		}
-	}
-	rollout("one")
-	first := map[string]string{}
-	for _, name := range names {
-		first[name] = data(name)
-	}
-	check := func(when string) {
-		t.Helper()
-		for _, name := range names {
-			if data(name) != first[name] {
-				t.Errorf("%s: the generated values of %s have changed", when, name)
-			}
-		}
-	}
-	for key, length := range map[string]int{"user": 5, "password": 32, "token": 64} {
-		if value, err := base64.StdEncoding.DecodeString(fmt.Sprint(stored("a")[key])); err != nil || len(value) != length {
-			t.Errorf("%s has %d bytes: %v", key, len(value), err)
-		}
-	}
-	key, _ := base64.StdEncoding.DecodeString(fmt.Sprint(stored("a")["tls.key"]))
-	if !strings.Contains(string(key), "PRIVATE KEY") {
-		t.Error("tls.key is not a private key")
-	}
+	d := &databaseInstances{api: a, names: []string{"a", "b", "c", "d", "e", "f"}, first: map[string]string{}}
+	d.rollout("one")
+	d.remember()
+	d.checkFormats("a")
 	server := a.read(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}}`)
 	if _, err := a.client(server).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"spec":{"replicas":16}}`),
 		metav1.PatchOptions{FieldManager: "autoscaler"}, "scale"); err != nil {
 		t.Fatal(err)
 	}
-	rollout("two")
-	check("after the instances have changed")
-	a.apply(strings.ReplaceAll(databases, "user: admin", "user: admin, host: db"))
-	for _, name := range names {
-		a.wait("v1", "Secret", name, has(base64.StdEncoding.EncodeToString([]byte("db")), "data", "host"))
-	}
-	for _, name := range names {
-		first[name] = strings.ReplaceAll(first[name], "map[", "map[host:ZGI= ")
-	}
-	check("after the Blueprint has changed")
+	d.rollout("two")
+	d.checkUnchanged("after the instances have changed")
+	d.addHost()
+	d.checkUnchanged("after the Blueprint has changed")
 	running.stop(syscall.SIGTERM)
 	startServing(t, kubeconfig)
-	rollout("three")
-	check("after another start")
+	d.rollout("three")
+	d.checkUnchanged("after another start")
 	a.wait("apps/v1", "Deployment", "a", func(server *unstructured.Unstructured) error {
 		if replicas, _, _ := unstructured.NestedInt64(server.Object, "spec", "replicas"); replicas != 16 {
 			t.Fatalf("the Deployment has %d replicas", replicas)

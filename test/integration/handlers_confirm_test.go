@@ -40,92 +40,137 @@ func (s *setting) confirm(gvr schema.GroupVersionResource, namespace, name strin
 	s.merge(gvr, namespace, name, fmt.Sprintf(`{"metadata":{"annotations":{"%s/restored":%q}}}`, platformName, value))
 }
 
+// restoredParent is a parent that has been restored with its children after its namespace was deleted.
+type restoredParent struct {
+	*setting
+	types      map[string]schema.GroupVersionResource // the type of each child, by name
+	backups    map[string]*unstructured.Unstructured  // the restored children, by name
+	object     *unstructured.Unstructured             // the restored parent
+	reconciler *children.Reconciler
+}
+
+// newRestoredParent creates a parent and its children, deletes their namespace and restores them in a new one.
+func (s *setting) newRestoredParent() *restoredParent {
+	s.Helper()
+	r := &restoredParent{
+		setting: s,
+		types: map[string]schema.GroupVersionResource{
+			"first": configMaps, "second": configMaps, "retained": configMaps, "g": s.gadgets,
+		},
+		backups: map[string]*unstructured.Unstructured{},
+	}
+	parent := s.put(s.parents, newObject(s.parents, "Platform", s.namespace, "p", nil))
+	_, err := s.newReconciler(children.Config{}).Reconcile(s.Context(), s.parent("p"), parent, r.desired("old"))
+	s.noError(err)
+	for name, gvr := range r.types {
+		r.backups[name] = restored(s.get(gvr, s.namespace, name))
+	}
+	backup := restored(s.get(s.parents, s.namespace, "p"))
+	s.merge(s.parents, s.namespace, "p", `{"metadata":{"finalizers":null}}`)
+	s.recreateNamespace()
+	for name, gvr := range r.types {
+		s.put(gvr, r.backups[name])
+	}
+	r.object = s.put(s.parents, backup)
+	r.reconciler = s.newReconciler(children.Config{})
+	return r
+}
+
+// desired returns the desired children with the value.
+func (r *restoredParent) desired(value string) children.Desired {
+	first, second := newConfigMap("", "first", value), newConfigMap("", "second", value)
+	retained := children.Child{Object: newConfigMap("", "retained", value), Retain: true}
+	return children.Desired{Stages: [][]children.Child{
+		append(children.Stage(first, newObject(r.gadgets, "Gadget", "", "g", map[string]any{"x": value})), retained),
+		children.Stage(second),
+	}}
+}
+
+// reconcile reconciles the restored parent with the value "new" for its children.
+func (r *restoredParent) reconcile() (children.Result, error) {
+	return r.reconciler.Reconcile(r.Context(), r.parent("p"), r.get(r.parents, r.namespace, "p"), r.desired("new"))
+}
+
+// checkConflict checks that a child is a conflict that reports how to confirm the parent.
+func (r *restoredParent) checkConflict(child children.ChildResult) {
+	r.Helper()
+	want := fmt.Sprintf("%s/restored=%s", platformName, r.object.GetUID())
+	if child.Outcome != children.Conflict || child.Reason != children.ReasonNotConfirmed ||
+		!strings.Contains(child.Message, want) || child.Object != nil {
+		r.Errorf("got %s, want a conflict with %s", describe(child), want)
+	}
+}
+
+// confirmAll confirms all children with the UID of the namespace, after a check that none was changed before.
+func (r *restoredParent) confirmAll() {
+	r.Helper()
+	for name, gvr := range r.types {
+		if now := r.get(gvr, r.namespace, name); !maps.Equal(now.GetAnnotations(), r.backups[name].GetAnnotations()) {
+			r.Errorf("%s was changed without a confirmation: %v", name, now.Object)
+		}
+		r.confirm(gvr, r.namespace, name, r.get(namespaces, "", r.namespace).GetUID())
+	}
+}
+
+// checkConfirmed checks that a child has the new value, no confirmation, and the parent as its controller unless it
+// is the retained child.
+func (r *restoredParent) checkConfirmed(name string, gvr schema.GroupVersionResource) {
+	r.Helper()
+	now := r.get(gvr, r.namespace, name)
+	value, _, _ := unstructured.NestedString(now.Object, "data", "key")
+	if gvr == r.gadgets {
+		value, _, _ = unstructured.NestedString(now.Object, "spec", "x")
+	}
+	annotations := now.GetAnnotations()
+	if value != "new" || annotations[platformName+"/restored"] != "" || annotations[platformName+"/adopted"] != "" {
+		r.Errorf("%s after the confirmation: %v", name, now.Object)
+	}
+	if isOwned := isController(r.object, now) == nil; isOwned == (name == "retained") {
+		r.Errorf("%s has the owner references %v", name, now.GetOwnerReferences())
+	}
+}
+
+// finishDeletion reconciles the deleted parent while it exists. It returns an error until the parent and all children
+// but the retained one are gone.
+func (r *restoredParent) finishDeletion() error {
+	if now := r.get(r.parents, r.namespace, "p"); now != nil {
+		_, err := r.reconciler.Reconcile(r.Context(), r.parent("p"), now, children.Desired{})
+		return fmt.Errorf("the parent exists: %w", errors.Join(err))
+	}
+	for name, gvr := range r.types {
+		if exists := r.get(gvr, r.namespace, name) != nil; exists != (name == "retained") {
+			return fmt.Errorf("%s exists: %t", name, exists)
+		}
+	}
+	return nil
+}
+
 // A namespace is deleted, and a tool for backups restores the parent and its children without owner references. The
 // children are conflicts until they are confirmed. Afterwards, they are children like all others.
 func TestHandlers_RestoredNamespace(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	s := newSetting(h)
-	desired := func(value string) children.Desired {
-		first, second := newConfigMap("", "first", value), newConfigMap("", "second", value)
-		retained := children.Child{Object: newConfigMap("", "retained", value), Retain: true}
-		return children.Desired{Stages: [][]children.Child{
-			append(children.Stage(first, newObject(s.gadgets, "Gadget", "", "g", map[string]any{"x": value})), retained),
-			children.Stage(second),
-		}}
-	}
-	names := map[string]schema.GroupVersionResource{
-		"first": configMaps, "second": configMaps, "retained": configMaps, "g": s.gadgets,
-	}
-	parent := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
-	_, err := s.newReconciler(children.Config{}).Reconcile(t.Context(), s.parent("p"), parent, desired("old"))
-	h.noError(err)
-	backups := map[string]*unstructured.Unstructured{}
-	for name, gvr := range names {
-		backups[name] = restored(h.get(gvr, h.namespace, name))
-	}
-	backup := restored(h.get(s.parents, h.namespace, "p"))
-	h.merge(s.parents, h.namespace, "p", `{"metadata":{"finalizers":null}}`)
-	h.recreateNamespace()
-	for name, gvr := range names {
-		h.put(gvr, backups[name])
-	}
-	parent = h.put(s.parents, backup)
-	reconciler := s.newReconciler(children.Config{})
-	reconcile := func(value string) (children.Result, error) {
-		return reconciler.Reconcile(t.Context(), s.parent("p"), h.get(s.parents, h.namespace, "p"), desired(value))
-	}
+	r := newSetting(h).newRestoredParent()
 
-	result, err := reconcile("new")
+	result, err := r.reconcile()
 	if !errors.Is(err, children.ErrNotConfirmed) || !errors.Is(err, children.ErrNotOwned) {
 		t.Fatalf("without a confirmation: got %v, want %v", err, children.ErrNotConfirmed)
 	}
 	for _, child := range result.Children[:2] {
-		want := fmt.Sprintf("%s/restored=%s", platformName, parent.GetUID())
-		if child.Outcome != children.Conflict || child.Reason != children.ReasonNotConfirmed ||
-			!strings.Contains(child.Message, want) || child.Object != nil {
-			t.Errorf("got %s, want a conflict with %s", describe(child), want)
-		}
+		r.checkConflict(child)
 	}
-	for name, gvr := range names {
-		if now := h.get(gvr, h.namespace, name); !maps.Equal(now.GetAnnotations(), backups[name].GetAnnotations()) {
-			t.Errorf("%s was changed without a confirmation: %v", name, now.Object)
-		}
-		s.confirm(gvr, h.namespace, name, h.get(namespaces, "", h.namespace).GetUID())
-	}
-	_, err = reconcile("new")
+	r.confirmAll()
+	_, err = r.reconcile()
 	h.noError(err)
-	for name, gvr := range names {
-		now := h.get(gvr, h.namespace, name)
-		value, _, _ := unstructured.NestedString(now.Object, "data", "key")
-		if gvr == s.gadgets {
-			value, _, _ = unstructured.NestedString(now.Object, "spec", "x")
-		}
-		annotations := now.GetAnnotations()
-		if value != "new" || annotations[platformName+"/restored"] != "" || annotations[platformName+"/adopted"] != "" {
-			t.Errorf("%s after the confirmation: %v", name, now.Object)
-		}
-		if isOwned := isController(parent, now) == nil; isOwned == (name == "retained") {
-			t.Errorf("%s has the owner references %v", name, now.GetOwnerReferences())
-		}
+	for name, gvr := range r.types {
+		r.checkConfirmed(name, gvr)
 	}
 	before := h.get(configMaps, h.namespace, "first").GetResourceVersion()
-	if _, err := reconcile("new"); err != nil || h.get(configMaps, h.namespace, "first").GetResourceVersion() != before {
+	if _, err := r.reconcile(); err != nil || h.get(configMaps, h.namespace, "first").GetResourceVersion() != before {
 		t.Errorf("the next reconcile wrote again: %v", err)
 	}
-	h.noError(h.in(s.parents, h.namespace).Delete(t.Context(), "p", metav1.DeleteOptions{}))
-	h.eventually("the children are deleted with the parent", func() error {
-		if now := h.get(s.parents, h.namespace, "p"); now != nil {
-			_, err := reconciler.Reconcile(t.Context(), s.parent("p"), now, children.Desired{})
-			return fmt.Errorf("the parent exists: %w", errors.Join(err))
-		}
-		for name, gvr := range names {
-			if exists := h.get(gvr, h.namespace, name) != nil; exists != (name == "retained") {
-				return fmt.Errorf("%s exists: %t", name, exists)
-			}
-		}
-		return nil
-	})
+	h.noError(h.in(r.parents, h.namespace).Delete(t.Context(), "p", metav1.DeleteOptions{}))
+	h.eventually("the children are deleted with the parent", r.finishDeletion)
 }
 
 // A confirmation gives an object to the parent only if the object has lost its owner reference, and its marks name the

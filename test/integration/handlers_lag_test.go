@@ -129,6 +129,65 @@ func (l *ledger) record(event watch.Event) {
 	l.values[name] = value
 }
 
+// follow records the events for the ConfigMaps in the namespace of the test until the test ends.
+func (l *ledger) follow(h *harness) {
+	h.Helper()
+	events, err := h.in(configMaps, h.namespace).Watch(h.Context(), metav1.ListOptions{})
+	h.noError(err)
+	h.Cleanup(events.Stop)
+	go func() {
+		for event := range events.ResultChan() {
+			l.record(event)
+		}
+	}()
+}
+
+// check reports the problems that were found.
+func (l *ledger) check(t *testing.T) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.problems); n > 0 {
+		t.Errorf("%d problems, for example:\n%s", n, strings.Join(l.problems[:min(n, 10)], "\n"))
+	}
+}
+
+// update updates a parent many times. The last value is the number of updates.
+func (d *dependents) update(parent string, updates int) {
+	for n := range updates {
+		d.merge(d.parents, d.namespace, parent, fmt.Sprintf(`{"spec":{"n":%d}}`, n+1))
+		time.Sleep(rand.N(100 * time.Millisecond)) // so that the updates meet caches of any age
+	}
+}
+
+// hasNamed returns an error if a parent does not have the child that is named after the value.
+func (d *dependents) hasNamed(parent string, value int64) error {
+	object, err := d.in(configMaps, d.namespace).Get(
+		d.Context(), d.named(parent, value).GetName(), metav1.GetOptions{})
+	if err == nil && object.GetDeletionTimestamp() != nil {
+		err = fmt.Errorf("%s is being deleted", object.GetName())
+	}
+	return err
+}
+
+// hasTwoConfigMaps returns an error if a parent has more or fewer ConfigMaps than the second and the named child.
+func (d *dependents) hasTwoConfigMaps(parent string) error {
+	list, err := d.in(configMaps, d.namespace).List(d.Context(), metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	left := 0
+	for _, object := range list.Items {
+		if strings.HasPrefix(object.GetName(), parent+"-") {
+			left++
+		}
+	}
+	if left != 2 {
+		return fmt.Errorf("%d ConfigMaps", left)
+	}
+	return nil
+}
+
 // Children depend on the value of another child. The watches of the parents and of all children lag by a random time.
 // Even then, no value goes back, and no child is deleted that is still desired.
 func TestHandlers_LaggingWatchesNeverTakeValuesBack(t *testing.T) {
@@ -151,14 +210,7 @@ func TestHandlers_LaggingWatchesNeverTakeValuesBack(t *testing.T) {
 		dynamiccontroller.Owns(s.gadgets, in, full), dynamiccontroller.Owns(configMaps, in, full))
 
 	l := &ledger{values: map[string]string{}, created: map[string]bool{}}
-	events, err := h.in(configMaps, h.namespace).Watch(t.Context(), metav1.ListOptions{})
-	h.noError(err)
-	t.Cleanup(events.Stop)
-	go func() {
-		for event := range events.ResultChan() {
-			l.record(event)
-		}
-	}()
+	l.follow(h)
 
 	const parents = 5
 	updates := max(*dependentUpdates/parents, 1)
@@ -169,44 +221,13 @@ func TestHandlers_LaggingWatchesNeverTakeValuesBack(t *testing.T) {
 	}
 	var updating sync.WaitGroup
 	for _, name := range names {
-		updating.Go(func() {
-			for n := range updates {
-				h.merge(s.parents, h.namespace, name, fmt.Sprintf(`{"spec":{"n":%d}}`, n+1))
-				time.Sleep(rand.N(100 * time.Millisecond)) // so that the updates meet caches of any age
-			}
-		})
+		updating.Go(func() { d.update(name, updates) })
 	}
 	updating.Wait()
 	for _, name := range names {
-		h.eventually(name+" has the last value", func() error {
-			object, err := h.in(configMaps, h.namespace).Get(
-				t.Context(), d.named(name, int64(updates)).GetName(), metav1.GetOptions{})
-			if err == nil && object.GetDeletionTimestamp() != nil {
-				err = fmt.Errorf("%s is being deleted", object.GetName())
-			}
-			return err
-		})
-		h.eventually(name+" has no other children", func() error {
-			list, err := h.in(configMaps, h.namespace).List(t.Context(), metav1.ListOptions{})
-			if err != nil {
-				return err
-			}
-			left := 0
-			for _, object := range list.Items {
-				if strings.HasPrefix(object.GetName(), name+"-") {
-					left++
-				}
-			}
-			if left != 2 {
-				return fmt.Errorf("%d ConfigMaps", left)
-			}
-			return nil
-		})
+		h.eventually(name+" has the last value", func() error { return d.hasNamed(name, int64(updates)) })
+		h.eventually(name+" has no other children", func() error { return d.hasTwoConfigMaps(name) })
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if n := len(l.problems); n > 0 {
-		t.Errorf("%d problems, for example:\n%s", n, strings.Join(l.problems[:min(n, 10)], "\n"))
-	}
+	l.check(t)
 	t.Logf("%d updates of %d parents", updates, parents)
 }

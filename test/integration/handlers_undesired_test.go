@@ -96,6 +96,39 @@ func TestHandlers_ValuesWrittenInGo(t *testing.T) {
 	}
 }
 
+// adopt reconciles the parent with a child that it adopts.
+func (c *converging) adopt(child *unstructured.Unstructured) children.ChildResult {
+	c.Helper()
+	result, err := c.reconciler.Reconcile(c.Context(), c.id(c.parents, "p"), c.parent, adopting(child))
+	c.noError(err)
+	return result.Children[0]
+}
+
+// checkFieldFromBefore adopts the ConfigMap "adopted". It checks that the field "other" stays and is reported until it
+// is removed, or until it is desired.
+func (c *converging) checkFieldFromBefore(isDesired bool) {
+	c.Helper()
+	child := newConfigMap("", "adopted", "new")
+	for range 2 {
+		got := c.adopt(child)
+		if got.Reason != children.ReasonUndesiredField || got.Field != "data.other" || got.Manager != "before" {
+			c.Errorf("got the reason %q, the field %q and the manager %q", got.Reason, got.Field, got.Manager)
+		}
+		child.Object["data"].(map[string]any)["key"] = "newer"
+	}
+	if now := c.get(configMaps, c.namespace, "adopted"); now.Object["data"].(map[string]any)["other"] != "x" {
+		c.Errorf("the field of another manager is gone: %v", now.Object)
+	}
+	if isDesired {
+		child.Object["data"].(map[string]any)["other"] = "x"
+	} else {
+		c.merge(configMaps, c.namespace, "adopted", `{"data":{"other":null}}`)
+	}
+	if got := c.adopt(child); got.Reason != "" {
+		c.Errorf("at the end: got the reason %q for %q", got.Reason, got.Field)
+	}
+}
+
 // Fields that others set before an object is adopted stay, and are reported until they are gone or desired.
 func TestHandlers_FieldsFromBeforeAnAdoption(t *testing.T) {
 	t.Parallel()
@@ -117,31 +150,7 @@ func TestHandlers_FieldsFromBeforeAnAdoption(t *testing.T) {
 				t.Parallel()
 				c := newConverging(t)
 				c.noError(put(c, before.DeepCopy()))
-				reconcile := func(child *unstructured.Unstructured) children.ChildResult {
-					t.Helper()
-					result, err := c.reconciler.Reconcile(t.Context(), c.id(c.parents, "p"), c.parent, adopting(child))
-					c.noError(err)
-					return result.Children[0]
-				}
-				child := newConfigMap("", "adopted", "new")
-				for range 2 {
-					got := reconcile(child)
-					if got.Reason != children.ReasonUndesiredField || got.Field != "data.other" || got.Manager != "before" {
-						t.Errorf("got the reason %q, the field %q and the manager %q", got.Reason, got.Field, got.Manager)
-					}
-					child.Object["data"].(map[string]any)["key"] = "newer"
-				}
-				if now := c.get(configMaps, c.namespace, "adopted"); now.Object["data"].(map[string]any)["other"] != "x" {
-					t.Errorf("the field of another manager is gone: %v", now.Object)
-				}
-				if end == "desired" {
-					child.Object["data"].(map[string]any)["other"] = "x"
-				} else {
-					c.merge(configMaps, c.namespace, "adopted", `{"data":{"other":null}}`)
-				}
-				if got := reconcile(child); got.Reason != "" {
-					t.Errorf("at the end: got the reason %q for %q", got.Reason, got.Field)
-				}
+				c.checkFieldFromBefore(end == "desired")
 			})
 		}
 	}
