@@ -127,97 +127,133 @@ func (s *setting) newDoomedParent() *doomedParent {
 	}}
 }
 
+// doomedFamily is a doomed parent with children. The ConfigMap far is in another namespace.
+type doomedFamily struct {
+	*doomedParent
+	other      string // the other namespace
+	cluster    string // the name of the cluster-scoped child
+	reconciler *children.Reconciler
+	desired    children.Desired
+	failing    atomic.Bool // whether deletions of far fail
+}
+
+func newDoomedFamily(s *setting) *doomedFamily {
+	s.Helper()
+	s.moreKinds = []children.Kind{{GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true}}
+	f := &doomedFamily{other: s.namespace + "-other", cluster: s.namespace + "-child"}
+	s.put(namespaces, newObject(namespaces, "Namespace", "", f.other, nil))
+	f.reconciler = s.newReconciler(children.Config{Client: must(dynamic.NewForConfig(intercepted(s.config,
+		func(r *http.Request, send send) (*http.Response, error) {
+			if f.failing.Load() && r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/configmaps/far") {
+				return nil, apierrors.NewForbidden(configMaps.GroupResource(), "far", errors.New("test"))
+			}
+			return send(r)
+		},
+	)))})
+	f.doomedParent = s.newDoomedParent()
+	retained := children.Child{Object: newConfigMap(f.other, "retained", "x"), Retain: true, Adopt: true}
+	cluster := newObject(namespaces, "Namespace", "", f.cluster, nil)
+	f.desired = children.Desired{Stages: [][]children.Child{
+		append(children.Stage(newConfigMap("", "near", "x"), cluster), retained),
+		children.Stage(newConfigMap(f.other, "far", "x")),
+	}}
+	_, err := f.reconciler.Reconcile(s.Context(), s.parent("p"), f.object, f.desired)
+	s.noError(err)
+	if !slices.Contains(s.get(s.parents, s.namespace, "p").GetFinalizers(), platformName+"/children") {
+		s.Fatal("the parent has no finalizer")
+	}
+	return f
+}
+
+// addStranger creates an object that has the metadata of a child.
+func (f *doomedFamily) addStranger() {
+	f.Helper()
+	copied := f.far()
+	stranger := newConfigMap(f.other, "stranger", "x")
+	stranger.SetLabels(copied.GetLabels())
+	stranger.SetAnnotations(copied.GetAnnotations())
+	f.put(configMaps, stranger)
+}
+
+func (f *doomedFamily) far() *unstructured.Unstructured {
+	f.Helper()
+	return f.get(configMaps, f.other, "far")
+}
+
+func (f *doomedFamily) forget() error { return f.reconciler.Forget(f.Context(), f.parent("p")) }
+
+func (f *doomedFamily) forgetAfterTheEnd() {
+	f.end()
+	f.noError(f.forget())
+}
+
+func (f *doomedFamily) forgetBeforeTheEnd() {
+	err := f.forget()
+	if _, requeued := dynamiccontroller.RequeueDelay(err); !requeued {
+		f.Errorf("got %v, want a requeue request", err)
+	}
+	if f.far() == nil {
+		f.Fatal("the child of a parent that exists was deleted")
+	}
+	f.end()
+	f.noError(f.forget())
+}
+
+func (f *doomedFamily) forgetWhileADeletionFails() {
+	f.end()
+	f.failing.Store(true)
+	if err := f.forget(); !apierrors.IsForbidden(err) {
+		f.Errorf("got %v", err)
+	}
+	f.failing.Store(false)
+	f.noError(f.forget())
+}
+
+func (f *doomedFamily) createParentAgain() {
+	f.end()
+	before := f.far().GetUID()
+	parent := f.put(f.parents, newObject(f.parents, "Platform", f.namespace, "p", nil))
+	f.eventually("the new parent has its children", func() error {
+		_, err := f.reconciler.Reconcile(f.Context(), f.parent("p"), parent, f.desired)
+		return err
+	})
+	if now := f.far(); now == nil || now.GetUID() == before {
+		f.Errorf("the new parent has taken over the child: %v", now)
+	}
+	f.eventually("the new parent has no children", func() error {
+		_, err := f.reconciler.Reconcile(f.Context(), f.parent("p"), parent, children.Desired{})
+		return err
+	})
+}
+
+// childrenAreGone returns an error while a child that is not retained exists.
+func (f *doomedFamily) childrenAreGone() error {
+	if now := f.get(namespaces, "", f.cluster); now != nil && now.GetDeletionTimestamp() == nil {
+		return errors.New("the cluster-scoped child exists")
+	}
+	for _, child := range []*unstructured.Unstructured{f.far(), f.get(configMaps, f.namespace, "near")} {
+		if child != nil {
+			return fmt.Errorf("%s exists", child.GetName())
+		}
+	}
+	return nil
+}
+
 // A deletion that began before the finalizer was added removes the parent in spite of the finalizer.
 func TestHandlers_ChildrenOfAParentThatWasRemovedInSpiteOfItsFinalizer(t *testing.T) {
-	var failing atomic.Bool // whether deletions of ConfigMaps fail
-	for name, test := range map[string]func(d *doomedParent, reconciler *children.Reconciler, desired children.Desired){
-		"is gone": func(d *doomedParent, reconciler *children.Reconciler, _ children.Desired) {
-			d.end()
-			d.noError(reconciler.Forget(d.Context(), d.parent("p")))
-		},
-		"is missing in the cache at first": func(d *doomedParent, reconciler *children.Reconciler, _ children.Desired) {
-			err := reconciler.Forget(d.Context(), d.parent("p"))
-			if _, requeued := dynamiccontroller.RequeueDelay(err); !requeued {
-				d.Errorf("got %v, want a requeue request", err)
-			}
-			if d.get(configMaps, d.namespace+"-other", "far") == nil {
-				d.Fatal("the child of a parent that exists was deleted")
-			}
-			d.end()
-			d.noError(reconciler.Forget(d.Context(), d.parent("p")))
-		},
-		"is gone, and a deletion fails": func(d *doomedParent, reconciler *children.Reconciler, _ children.Desired) {
-			d.end()
-			failing.Store(true)
-			if err := reconciler.Forget(d.Context(), d.parent("p")); !apierrors.IsForbidden(err) {
-				d.Errorf("got %v", err)
-			}
-			failing.Store(false)
-			d.noError(reconciler.Forget(d.Context(), d.parent("p")))
-		},
-		"is created again": func(d *doomedParent, reconciler *children.Reconciler, desired children.Desired) {
-			d.end()
-			before := d.get(configMaps, d.namespace+"-other", "far").GetUID()
-			parent := d.put(d.parents, newObject(d.parents, "Platform", d.namespace, "p", nil))
-			d.eventually("the new parent has its children", func() error {
-				_, err := reconciler.Reconcile(d.Context(), d.parent("p"), parent, desired)
-				return err
-			})
-			if now := d.get(configMaps, d.namespace+"-other", "far"); now == nil || now.GetUID() == before {
-				d.Errorf("the new parent has taken over the child: %v", now)
-			}
-			d.eventually("the new parent has no children", func() error {
-				_, err := reconciler.Reconcile(d.Context(), d.parent("p"), parent, children.Desired{})
-				return err
-			})
-		},
+	for name, test := range map[string]func(*doomedFamily){
+		"is gone":                          (*doomedFamily).forgetAfterTheEnd,
+		"is missing in the cache at first": (*doomedFamily).forgetBeforeTheEnd,
+		"is gone, and a deletion fails":    (*doomedFamily).forgetWhileADeletionFails,
+		"is created again":                 (*doomedFamily).createParentAgain,
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSetting(newHarness(t))
-			s.moreKinds = []children.Kind{{GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true}}
-			other := s.namespace + "-other"
-			s.put(namespaces, newObject(namespaces, "Namespace", "", other, nil))
-			cluster := newObject(namespaces, "Namespace", "", s.namespace+"-child", nil)
-			reconciler := s.newReconciler(children.Config{Client: must(dynamic.NewForConfig(intercepted(s.config,
-				func(r *http.Request, send send) (*http.Response, error) {
-					if failing.Load() && r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/configmaps/far") {
-						return nil, apierrors.NewForbidden(configMaps.GroupResource(), "far", errors.New("test"))
-					}
-					return send(r)
-				},
-			)))})
-			d := s.newDoomedParent()
-			retained := children.Child{Object: newConfigMap(other, "retained", "x"), Retain: true, Adopt: true}
-			desired := children.Desired{Stages: [][]children.Child{
-				append(children.Stage(newConfigMap("", "near", "x"), cluster), retained),
-				children.Stage(newConfigMap(other, "far", "x")),
-			}}
-			_, err := reconciler.Reconcile(t.Context(), s.parent("p"), d.object, desired)
-			s.noError(err)
-			if !slices.Contains(s.get(s.parents, s.namespace, "p").GetFinalizers(), platformName+"/children") {
-				t.Fatal("the parent has no finalizer")
-			}
-			copied := s.get(configMaps, other, "far")
-			stranger := newConfigMap(other, "stranger", "x") // has the metadata of a child
-			stranger.SetLabels(copied.GetLabels())
-			stranger.SetAnnotations(copied.GetAnnotations())
-			s.put(configMaps, stranger)
-			test(d, reconciler, desired)
-			s.eventually("the children are gone", func() error {
-				if now := s.get(namespaces, "", cluster.GetName()); now != nil && now.GetDeletionTimestamp() == nil {
-					return errors.New("the cluster-scoped child exists")
-				}
-				for _, child := range []*unstructured.Unstructured{
-					s.get(configMaps, other, "far"), s.get(configMaps, s.namespace, "near"),
-				} {
-					if child != nil {
-						return fmt.Errorf("%s exists", child.GetName())
-					}
-				}
-				return nil
-			})
+			f := newDoomedFamily(newSetting(newHarness(t)))
+			f.addStranger()
+			test(f)
+			f.eventually("the children are gone", f.childrenAreGone)
 			for _, name := range []string{"retained", "stranger"} {
-				if s.get(configMaps, other, name) == nil {
+				if f.get(configMaps, f.other, name) == nil {
 					t.Errorf("%s was deleted", name)
 				}
 			}
@@ -303,6 +339,76 @@ func TestHandlers_CleanupIsCalledForAnObjectThatWasRemovedInSpiteOfItsFinalizer(
 	}
 }
 
+// deleteWhileCreated creates the parents p0, p1 and so on, and deletes each of them after up to 60 ms. It returns when
+// all requests have returned.
+func (s *setting) deleteWhileCreated(parents int) {
+	s.Helper()
+	var deletions sync.WaitGroup
+	for i := range parents {
+		name := fmt.Sprintf("p%d", i)
+		s.put(s.parents, newObject(s.parents, "Platform", s.namespace, name, nil))
+		deletions.Go(func() {
+			time.Sleep(rand.N(60 * time.Millisecond))
+			policy := metav1.DeletePropagationBackground
+			if i%4 == 0 {
+				policy = metav1.DeletePropagationForeground
+			}
+			err := s.in(s.parents, s.namespace).Delete(s.Context(), name, metav1.DeleteOptions{PropagationPolicy: &policy})
+			if err != nil && !apierrors.IsNotFound(err) {
+				s.Error(err)
+			}
+		})
+	}
+	deletions.Wait()
+}
+
+// countRemovedInSpite counts the parents that are removed with the finalizer, until stop is called.
+func (s *setting) countRemovedInSpite() (stop func() int) {
+	s.Helper()
+	watched := must(s.in(s.parents, s.namespace).Watch(s.Context(), metav1.ListOptions{}))
+	var watching sync.WaitGroup
+	var count int
+	watching.Go(func() {
+		for event := range watched.ResultChan() {
+			parent, _ := event.Object.(*unstructured.Unstructured)
+			if event.Type == watch.Deleted && slices.Contains(parent.GetFinalizers(), platformName+"/children") {
+				count++
+			}
+		}
+	})
+	return func() int {
+		watched.Stop()
+		watching.Wait()
+		return count
+	}
+}
+
+// place is a type of objects and the namespace that they are in.
+type place struct {
+	gvr       schema.GroupVersionResource
+	namespace string
+}
+
+// nothingIsLeft returns an error while one of the places has an object that does not belong to the cluster.
+func (h *harness) nothingIsLeft(places ...place) error {
+	var left []string
+	for _, p := range places {
+		list, err := h.in(p.gvr, p.namespace).List(h.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, object := range list.Items {
+			if object.GetName() != "kube-root-ca.crt" {
+				left = append(left, object.GetKind()+" "+object.GetNamespace()+"/"+object.GetName())
+			}
+		}
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("%d objects are left: %.10q", len(left), left[:min(len(left), 10)])
+	}
+	return nil
+}
+
 // Parents are deleted while their finalizer is added and their children are created. A webhook makes deletions slow.
 func TestHandlers_ParentsDeletedWhileTheyAreCreated(t *testing.T) {
 	h := newHarness(t)
@@ -320,59 +426,14 @@ func TestHandlers_ParentsDeletedWhileTheyAreCreated(t *testing.T) {
 			children.Stage(newObject(s.gadgets, "Gadget", "", name, nil)),
 		}}
 	}, configMaps, s.gadgets, lands)
-	var deletions sync.WaitGroup
-	watched := must(s.in(s.parents, s.namespace).Watch(t.Context(), metav1.ListOptions{}))
-	var inSpite atomic.Int32 // parents that were removed with the finalizer
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		for event := range watched.ResultChan() {
-			parent, _ := event.Object.(*unstructured.Unstructured)
-			if event.Type == watch.Deleted && slices.Contains(parent.GetFinalizers(), platformName+"/children") {
-				inSpite.Add(1)
-			}
-		}
-	})
-	for i := range *deletedParents {
-		name := fmt.Sprintf("p%d", i)
-		s.put(s.parents, newObject(s.parents, "Platform", s.namespace, name, nil))
-		deletions.Go(func() {
-			time.Sleep(rand.N(60 * time.Millisecond))
-			policy := metav1.DeletePropagationBackground
-			if i%4 == 0 {
-				policy = metav1.DeletePropagationForeground
-			}
-			err := s.in(s.parents, s.namespace).Delete(t.Context(), name, metav1.DeleteOptions{PropagationPolicy: &policy})
-			if err != nil && !apierrors.IsNotFound(err) {
-				t.Error(err)
-			}
-		})
-	}
-	deletions.Wait()
+	stop := s.countRemovedInSpite()
+	s.deleteWhileCreated(*deletedParents)
 	h.eventually("nothing is left", func() error {
-		var left []string
-		for _, type_ := range []struct {
-			gvr       schema.GroupVersionResource
-			namespace string
-		}{
-			{s.parents, s.namespace}, {configMaps, s.namespace}, {configMaps, other}, {s.gadgets, s.namespace},
-			{s.gadgets, other}, {lands, ""},
-		} {
-			list, err := s.in(type_.gvr, type_.namespace).List(t.Context(), metav1.ListOptions{})
-			if err != nil {
-				return err
-			}
-			for _, object := range list.Items {
-				if object.GetName() != "kube-root-ca.crt" {
-					left = append(left, object.GetKind()+" "+object.GetNamespace()+"/"+object.GetName())
-				}
-			}
-		}
-		if len(left) > 0 {
-			return fmt.Errorf("%d objects are left: %.10q", len(left), left[:min(len(left), 10)])
-		}
-		return nil
+		return h.nothingIsLeft(
+			place{s.parents, s.namespace}, place{configMaps, s.namespace}, place{configMaps, other},
+			place{s.gadgets, s.namespace}, place{s.gadgets, other}, place{lands, ""},
+		)
 	})
-	watched.Stop()
-	watching.Wait()
-	t.Logf("%d parents, %d of them removed with the finalizer; %d writes", *deletedParents, inSpite.Load(), f.writes.Load())
+	inSpite := stop()
+	t.Logf("%d parents, %d of them removed with the finalizer; %d writes", *deletedParents, inSpite, f.writes.Load())
 }
