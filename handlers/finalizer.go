@@ -44,11 +44,11 @@ type FinalizerConfig struct {
 //   - If the object is being deleted and has no finalizers except those of Kubernetes' garbage collector, neither
 //     Reconcile nor Cleanup is called.
 //
-// A deletion that began before the finalizer was added can remove the object afterwards, because the API server does not
-// look for finalizers again (kubernetes issue 77988). Within [Object], Cleanup is therefore called for an object that no
-// longer exists if this run has added the finalizer in the last ten minutes and has not seen the deletion. It is called
-// with the last known state of the object, until it returns nil, and after the API server has confirmed that the object
-// is gone. After a crash in this short time, Cleanup is not called.
+// A deletion that began before the finalizer was added can remove the object afterwards, because the API server does
+// not look for finalizers again (kubernetes issue 77988). Within [Object], Cleanup is therefore called for an object
+// that no longer exists if this run has added the finalizer in the last ten minutes and has not seen the deletion. It
+// is called with the last known state of the object, until it returns nil, and after the API server has confirmed that
+// the object is gone. After a crash in this short time, Cleanup is not called.
 //
 // Cleanup must be idempotent. It is called again if the process crashed after the call, or if the cache lags. If
 // Reconcile was never called, there may be nothing to clean up. The finalizer is the only state: after a crash, the

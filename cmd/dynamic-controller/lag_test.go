@@ -295,7 +295,8 @@ func TestLag_NothingIsComputedFromOldChildren(t *testing.T) {
 	}
 	updating.Wait()
 	for i := range instances {
-		a.wait("GROUP/v1", "Pair", fmt.Sprintf("p%d", i), all(is("Ready", "True"), has(fmt.Sprint(updates), "status", "seen")))
+		a.wait("GROUP/v1", "Pair", fmt.Sprintf("p%d", i),
+			all(is("Ready", "True"), has(fmt.Sprint(updates), "status", "seen")))
 	}
 	waitUntilQuiet(t, h.size) // the watches of the test have received everything
 	problems, ready := h.replay()

@@ -14,8 +14,8 @@ import (
 )
 
 // kits creates children of every kind: in the namespace of the instance and in another one, cluster-scoped, retained in
-// both namespaces, adopted, in a collection, in a later stage, from another object, and an instance with children of its
-// own.
+// both namespaces, adopted, in a collection, in a later stage, from another object, and an instance with children of
+// its own.
 const kits = `
 apiVersion: platform.example.com/v1alpha1
 kind: Blueprint

@@ -21,8 +21,8 @@ const minPollInterval, maxPollInterval = time.Second, 30 * time.Second
 // one: etcd may have been restored from a backup, and its versions may have overtaken those from before the restore.
 const maxLag = 30 * time.Second
 
-// applyCache stores the last writes of a run, until etcd is restored from a backup. With an empty cache, a reconcile has
-// the same result as soon as the caches contain the last writes.
+// applyCache stores the last writes of a run, until etcd is restored from a backup. With an empty cache, a reconcile
+// has the same result as soon as the caches contain the last writes.
 type applyCache struct {
 	parents sync.Map // maps identifiers to *parentEntry
 

@@ -108,8 +108,8 @@
 //
 // A field that two clients set is better left to one of them. If it leaves the template, and this run has corrected it
 // more than once, it is handed over: Reconcile sets it to the other client's last value, in the name of that client's
-// field manager, so that the apply does not remove it. This covers numbers, booleans and short texts outside of lists. A
-// run that has not seen the changes removes the field, as any other that leaves the template. Use KeepExisting to be
+// field manager, so that the apply does not remove it. This covers numbers, booleans and short texts outside of lists.
+// A run that has not seen the changes removes the field, as any other that leaves the template. Use KeepExisting to be
 // independent of this.
 //
 // # Kept fields
@@ -121,13 +121,13 @@
 //	KeepExisting: []children.KeptField{{Path: "data.password", Reason: "generated once"}}
 //
 // Other clients may set such a field: this is neither drift nor a reason for a write. And a handler may compute another
-// value in each call, such as a new password: the first value that the API server has stored stays. Both are judged with
-// the object that a write replaces. The write contains its resourceVersion and the value that it has, and a creation
-// fails if the object exists, so that a cache that is behind, a new leader or a restored cache cannot change a value. To
-// use a generated value elsewhere, read it from [ChildResult].Object, and not from what was desired.
+// value in each call, such as a new password: the first value that the API server has stored stays. Both are judged
+// with the object that a write replaces. The write contains its resourceVersion and the value that it has, and a
+// creation fails if the object exists, so that a cache that is behind, a new leader or a restored cache cannot change a
+// value. To use a generated value elsewhere, read it from [ChildResult].Object, and not from what was desired.
 //
-// A field that leaves the desired child is kept as long as KeepExisting lists it. A value is lost with its object:
-// set Retain, or store it elsewhere, if it must outlive the parent. To rotate a value, remove the field from the object,
+// A field that leaves the desired child is kept as long as KeepExisting lists it. A value is lost with its object: set
+// Retain, or store it elsewhere, if it must outlive the parent. To rotate a value, remove the field from the object,
 // and Reconcile sets it again. KeepExisting cannot be combined with [OnImmutableRecreate], and is not possible for RBAC
 // objects and network policies.
 //
@@ -239,8 +239,8 @@
 //
 // If the parent is deleted with foreground propagation, Kubernetes does not wait for Reconcile. If its namespace is
 // terminating and a request from Reconcile fails, for example because its permissions have been deleted, Kubernetes
-// deletes the children in the namespace in any order. Children of kinds that are not in Config.Kinds are also deleted in
-// any order.
+// deletes the children in the namespace in any order. Children of kinds that are not in Config.Kinds are also deleted
+// in any order.
 //
 // While a child in a later stage has another controller's finalizer, the deletion of all earlier stages waits.
 //

@@ -233,8 +233,8 @@ func TestFormats_NewerInventoryIsReadAfterAConflict(t *testing.T) {
 	}
 }
 
-// The error for an object that can be a child of the parent differs from the one for objects of others, so that nobody is
-// advised to delete it.
+// The error for an object that can be a child of the parent differs from the one for objects of others, so that nobody
+// is advised to delete it.
 func TestReconcile_DistinguishesObjectsThatNameTheParent(t *testing.T) {
 	for want, change := range map[error]func(object *unstructured.Unstructured){
 		ErrInvalidMark: func(object *unstructured.Unstructured) {

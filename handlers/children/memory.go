@@ -15,8 +15,8 @@ import (
 )
 
 // Memory records what a run has written: the children that the caches can lack, and the children that Kubernetes does
-// not delete with their parent. A child of the second kind is recorded before it is written, because the response can be
-// lost. See [Reconciler.Latest] and [Reconciler.Forget].
+// not delete with their parent. A child of the second kind is recorded before it is written, because the response can
+// be lost. See [Reconciler.Latest] and [Reconciler.Forget].
 //
 // The zero value is empty. A Memory can be shared by Reconcilers with the same Config.Name, of which at most one
 // reconciles a parent at any time. It is dropped at the end of each run. It has one small entry for each child.

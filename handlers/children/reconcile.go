@@ -26,8 +26,8 @@ var ErrNotOwned = errors.New("the object exists and does not belong to this pare
 var ErrAdoptionNotEnabled = fmt.Errorf(
 	"%w: this controller did not create it, and adoption is not enabled", ErrNotOwned)
 
-// ErrRetained is returned if Reconcile could adopt an object that an earlier parent with the same name has retained, but
-// Adopt is not set. It wraps [ErrAdoptionNotEnabled].
+// ErrRetained is returned if Reconcile could adopt an object that an earlier parent with the same name has retained,
+// but Adopt is not set. It wraps [ErrAdoptionNotEnabled].
 var ErrRetained = fmt.Errorf("%w: an earlier parent with the same name has kept it", ErrAdoptionNotEnabled)
 
 // ErrInvalidMark is returned for an object whose label <name>/parent is that of the parent's children, and whose

@@ -48,8 +48,8 @@ func isUnexplained(err error) bool {
 		status.Status().Reason != metav1.StatusReasonInternalError
 }
 
-// isTooLarge reports whether an object exceeds a limit of the API server or of etcd. The API server passes on the errors
-// of etcd as text.
+// isTooLarge reports whether an object exceeds a limit of the API server or of etcd. The API server passes on the
+// errors of etcd as text.
 func isTooLarge(err error) bool {
 	if apierrors.IsRequestEntityTooLargeError(err) {
 		return true
@@ -93,9 +93,9 @@ func (c *call) judge(ctx context.Context, child *child, current *unstructured.Un
 	return err
 }
 
-// refusesContent reports whether the API server can apply the metadata of a child, but not the whole child, in dry runs.
-// The first dry run shows that the storage is not the cause, and the second one that the managedFields of the object are
-// not. known is false if they do not show the cause.
+// refusesContent reports whether the API server can apply the metadata of a child, but not the whole child, in dry
+// runs. The first dry run shows that the storage is not the cause, and the second one that the managedFields of the
+// object are not. known is false if they do not show the cause.
 func (c *call) refusesContent(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
 ) (refuses, known bool) {

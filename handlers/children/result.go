@@ -313,9 +313,9 @@ func outcomeOf(err error) (Outcome, string) {
 	return Failed, ReasonRequestFailed
 }
 
-// blocks reports whether the child delays later stages and pruning. A child that exists, and whose new state is refused,
-// does not: what depends on the child has it already. The same applies if such a child drifts. A child that does not
-// fit into the inventory is neither created nor pruned.
+// blocks reports whether the child delays later stages and pruning. A child that exists, and whose new state is
+// refused, does not: what depends on the child has it already. The same applies if such a child drifts. A child that
+// does not fit into the inventory is neither created nor pruned.
 func (d *child) blocks() bool {
 	switch r := d.result; {
 	case r.IsApplied(), r.Outcome == Drifting && r.Object != nil, r.Reason == ReasonInventoryFull:

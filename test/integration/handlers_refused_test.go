@@ -121,7 +121,8 @@ func TestHandlers_TooLargeChildrenAreRefused(t *testing.T) {
 		"a request beyond the API server's limit": 3_200_000,
 	} {
 		c.stages(children.Stage(gadget(1), old), nil)
-		if err := isRefused(c.stages(children.Stage(gadget(size)), children.Stage(later)), children.ReasonTooLarge); err != nil {
+		result := c.stages(children.Stage(gadget(size)), children.Stage(later))
+		if err := isRefused(result, children.ReasonTooLarge); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		c.eventually("the child in a later stage exists, and the undesired one is gone", func() error {
@@ -201,7 +202,8 @@ func TestHandlers_StorageErrorsAreNotRefusals(t *testing.T) {
 			isDryRun && !dryRunsToo.Load() {
 			return send(r)
 		}
-		status := `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"etcdserver: request timed out","code":500}`
+		status := `{"kind":"Status","apiVersion":"v1","status":"Failure","code":500,` +
+			`"message":"etcdserver: request timed out"}`
 		return &http.Response{
 			StatusCode: http.StatusInternalServerError, Request: r, Body: io.NopCloser(bytes.NewBufferString(status)),
 			Header: http.Header{"Content-Type": {"application/json"}},

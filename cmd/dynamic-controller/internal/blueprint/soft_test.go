@@ -19,7 +19,8 @@ const (
 	appOf = `
     - {id: app, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: app}, data: {host: "${%s}"}}}`
 	hpa = `
-    - {id: hpa, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: hpa}, data: {app: "${app.metadata.name}"}}}`
+    - id: hpa
+      template: {apiVersion: v1, kind: ConfigMap, metadata: {name: hpa}, data: {app: "${app.metadata.name}"}}`
 )
 
 // A resource that reads an excluded one only by ? is not excluded, and gets optional.none().

@@ -64,8 +64,8 @@ var (
 		"ChildrenFailed": "the platform retries, unless the object is parked. If the error persists, look for its cause in " +
 			"the log of the platform",
 		"Waiting": "wait. If it takes too long, look at the objects that the message names",
-		"MemoryExceeded": "make the instance smaller, for example the lists from which collections are made, or the objects " +
-			"that its expressions read, or give the platform more memory",
+		"MemoryExceeded": "make the instance smaller, for example the lists from which collections are made, or the " +
+			"objects that its expressions read, or give the platform more memory",
 		"WaitingForMemory": "wait. If it persists, give the platform more memory, or make the largest instances smaller",
 		"Deleting":         "wait, or find out what blocks the deletion of the named objects",
 		"Paused":           "remove the annotation " + instances.PausedAnnotation,

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// kubectl reads YAML 1.1, in which some unquoted words are booleans and some numbers are octal. The API server then gets
-// names that are not in the file.
+// kubectl reads YAML 1.1, in which some unquoted words are booleans and some numbers are octal. The API server then
+// gets names that are not in the file.
 func TestValidate_ReportsNamesThatKubectlChanges(t *testing.T) {
 	const text = `apiVersion: platform.example.com/v1alpha1
 kind: Blueprint
@@ -39,7 +39,7 @@ spec:
 			"as true: write it in quotes if it is a string"},
 		"a property named y":                  {"KEY", "y", "properties.y: kubectl reads the key y as true; write it"},
 		"a property named off":                {"KEY", "off", "properties.off: kubectl reads the key off as false; write it"},
-		"an octal key":                        {"DATA", "010", "data.010: kubectl reads the key 010 as 8; write it in quotes"},
+		"an octal key":                        {"DATA", "010", "data.010: kubectl reads the key 010 as 8; write it"},
 		"a key that is a boolean in capitals": {"DATA", "TRUE", "data.TRUE: kubectl reads the key TRUE as true; write it"},
 	} {
 		replace := map[string]string{"KEY": "list", "ID": "page", "VARIABLE": "item", "DATA": "text"}

@@ -62,7 +62,8 @@ func TestFormats_AreReadAndWrittenAsBefore(t *testing.T) {
 		fleet.ShardLease("f", 3): "f-shard-3", fleet.PlanLease("f"): "f-plan",
 		fleet.MemberLease("f", "a"): "f-member-ca978112ca1bbdca",
 		fleet.LabelValue("f"):       "f", fleet.Label: "dynamic-controller.github.io/fleet",
-		fleet.StateAnnotation: "dynamic-controller.github.io/member", fleet.PlanAnnotation: "dynamic-controller.github.io/plan",
+		fleet.StateAnnotation: "dynamic-controller.github.io/member",
+		fleet.PlanAnnotation:  "dynamic-controller.github.io/plan",
 	} {
 		if got != want {
 			t.Errorf("got %s, want %s", got, want)
