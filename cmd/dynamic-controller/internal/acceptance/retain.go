@@ -21,8 +21,8 @@ import (
 )
 
 // retain releases the instances and the type of a Blueprint that is being deleted. It first waits for the instances
-// that are being deleted, because only the platform deletes their children in order, and some of them at all. It
-// returns a requeue request until they are gone.
+// that are being deleted, because only the platform deletes their children in order, and Kubernetes does not delete all
+// of them. It returns a requeue request until they are gone.
 //
 // No other reconcile adds the platform's finalizer in the meantime: see [definitionReconciler.serve].
 func (t *teardown) retain(
@@ -33,12 +33,13 @@ func (t *teardown) retain(
 	if wait := t.polls.Wait(id.Name(), poll); wait > 0 {
 		return dynamiccontroller.RequeueAfter(wait)
 	}
-	waiting, err := t.requestedDeletions(ctx, d.gvr)
+	before := object.GetDeletionTimestamp().Add(stopPeriod)
+	waiting, err := t.requestedDeletions(ctx, d.gvr, before)
 	if err == nil && waiting.count > 0 {
 		return t.reportWaiting(ctx, id, object, b, d, waiting.String(), poll)
 	}
 	if err == nil {
-		err = t.releaseInstances(ctx, d.gvr)
+		err = t.releaseInstances(ctx, d.gvr, before)
 	}
 	unlisted, err := t.continues(ctx, b, err)
 	if err == nil && unlisted {
@@ -77,16 +78,26 @@ func (d *deletions) String() string {
 		d.oldest, why)
 }
 
-// requestedDeletions returns the instances that are being deleted and have the platform's finalizer.
+// stopPeriod is the time after the deletion of a Blueprint within which a replica may still reconcile new instances.
+// Instances that are created later have no children, and waiting for them might never end.
+const stopPeriod = time.Minute
+
+// requestedDeletions returns the instances that were created before the given time, are being deleted, and have the
+// platform's finalizer.
 func (t *teardown) requestedDeletions(
-	ctx context.Context, gvr schema.GroupVersionResource,
+	ctx context.Context, gvr schema.GroupVersionResource, before time.Time,
 ) (found deletions, err error) {
 	err = t.forEach(ctx, gvr, func(instance *metav1.PartialObjectMetadata) {
-		if isHeld(instance) && instance.GetDeletionTimestamp() != nil {
+		if isHeld(instance) && isDeleted(instance, before) {
 			found.add(instance)
 		}
 	})
 	return found, err
+}
+
+// isDeleted reports whether an instance that was created before the given time is being deleted.
+func isDeleted(instance *metav1.PartialObjectMetadata, before time.Time) bool {
+	return instance.GetDeletionTimestamp() != nil && !instance.CreationTimestamp.After(before)
 }
 
 // isHeld reports whether an instance has the platform's finalizer.
@@ -95,14 +106,16 @@ func isHeld(instance *metav1.PartialObjectMetadata) bool {
 }
 
 // releaseInstances removes the platform's finalizer from all instances, because no controller will remove it later. If
-// an instance is being deleted meanwhile, it requests another reconcile.
-func (t *teardown) releaseInstances(ctx context.Context, gvr schema.GroupVersionResource) error {
+// an instance that was created before the given time is being deleted meanwhile, it requests another reconcile.
+func (t *teardown) releaseInstances(
+	ctx context.Context, gvr schema.GroupVersionResource, before time.Time,
+) error {
 	var errs []error
 	again := false
 	err := t.forEach(ctx, gvr, func(instance *metav1.PartialObjectMetadata) {
 		switch {
 		case !isHeld(instance):
-		case instance.GetDeletionTimestamp() != nil:
+		case isDeleted(instance, before):
 			again = true
 		default:
 			errs = append(errs, t.releaseInstance(ctx, gvr, instance))

@@ -231,6 +231,12 @@ func TestTeardown_RetainReleasesInstancesAndType(t *testing.T) {
 		"terminating instance without the finalizer": {
 			func(e *ending) { terminating(&e.pages[0][1]) }, "", []string{"update"}, freed,
 		},
+		"terminating instance created after the Blueprint was deleted": {
+			func(e *ending) {
+				terminating(&e.pages[0][0])
+				e.pages[0][0].CreationTimestamp = metav1.NewTime(deletedAt.Add(2 * stopPeriod))
+			}, "", []string{"update"}, freed,
+		},
 		"instance changed meanwhile": {
 			func(e *ending) { e.server.Fails("patch", "a", errConflict) }, "remove the finalizer from instance shop/a", nil,
 			freed[1:],
