@@ -86,6 +86,7 @@ func groupOf(kind schema.GroupKind) int {
 // isSettled reports whether a child has its desired state, according to the cache.
 func (c *call) isSettled(ctx context.Context, child *child) bool {
 	current, err := c.readCached(ctx, child.id)
+	child.uncached = errors.Is(err, dynamiccontroller.ErrNotServed)
 	if err == nil {
 		child.found = &found{current}
 	}
@@ -107,7 +108,7 @@ func (c *call) applyAll(ctx context.Context, children []*child) error {
 		c.inParallel(ctx, children, func(child *child) {
 			now, err := c.apply(ctx, child)
 			if now != nil {
-				now = c.own.record(child.id, now)
+				now = c.written(child, now)
 			}
 			child.settle(now, err)
 		})
@@ -177,13 +178,16 @@ func (c *call) applyTo(
 	case err != nil:
 		return nil, err
 	case child.Retain && ownerref.Refers(current, c.parent):
+		if err := child.entry.fights.protect("metadata.ownerReferences"); err != nil {
+			return current, err
+		}
 		changes := map[string]any{"ownerReferences": ownerref.Without(current, c.parent)}
 		if current, err = c.patchChild(ctx, child, current, changes); err != nil {
 			return nil, err
 		}
 	case owned && c.isUpToDate(child, current):
 		return c.removeConfirmation(ctx, child, current)
-	case child.entry.applied.lacksOwners(current):
+	case child.entry.applied.lacksOwners(current), child.needsOwners(current):
 		if current, err = c.readOwners(ctx, child, current); err != nil {
 			return nil, err
 		}
@@ -210,6 +214,9 @@ func (c *call) removeConfirmation(
 ) (*unstructured.Unstructured, error) {
 	if now.GetAnnotations()[c.restoredKey()] == "" {
 		return now, nil
+	}
+	if err := child.entry.fights.protect("metadata.annotations"); err != nil {
+		return now, err
 	}
 	return c.patchChild(ctx, child, now, map[string]any{"annotations": map[string]any{c.restoredKey(): nil}})
 }
@@ -280,6 +287,15 @@ func (c *call) readCached(
 		return nil, dynamiccontroller.ErrNotSynced
 	}
 	return cached, err
+}
+
+// written stores a version of a child that the API server has returned, and returns the newest known one. Versions of
+// types that the cache does not serve are not stored: no event would drop them.
+func (c *call) written(child *child, now *unstructured.Unstructured) *unstructured.Unstructured {
+	if child.uncached {
+		return now
+	}
+	return c.own.record(child.id, now)
 }
 
 // isUncached reports whether the error means that the cache does not serve the type, or does not serve it yet.
@@ -366,7 +382,7 @@ func (c *call) patchChild(
 	now, err := c.patch(ctx, child.id, object, metadata)
 	if err == nil {
 		child.changed(object, now)
-		c.own.record(child.id, now)
+		c.written(child, now)
 	}
 	return now, err
 }
@@ -387,7 +403,7 @@ func (c *call) write(
 	if err != nil {
 		return nil, fmt.Errorf("apply: %w", err)
 	}
-	c.own.record(child.id, now)
+	c.written(child, now)
 	signature, err := c.signatureOf(child, now)
 	if err != nil {
 		return nil, err

@@ -76,9 +76,9 @@ func (c *call) converge(
 	switch {
 	case err == nil:
 		now, err = v.tidy(ctx, now)
-		child.entry.kept = append(child.entry.kept, v.kept...)
-		if err == nil {
-			child.entry.earlier = append(child.entry.earlier, v.earlierFields()...)
+		child.entry.kept = appendNew(child.entry.kept, v.kept)
+		if earlier := v.earlierFields(); err == nil && len(earlier) > 0 {
+			child.entry.earlier = earlier
 		}
 		return now, err
 	case len(v.moved) > 0 && (isRefusal(err) || apierrors.IsForbidden(err)):
@@ -397,4 +397,14 @@ func hasOtherOwner(entries ownership.Entries, list fieldpath.Path, manager strin
 	return slices.ContainsFunc(entries, func(entry ownership.Entry) bool {
 		return !entry.IsApplier(manager) && entry.Set.Has(list) && len(ownership.Elements(entry.Set, list)) == 0
 	})
+}
+
+// appendNew appends the paths that a list does not contain yet.
+func appendNew(paths, more []fieldpath.Path) []fieldpath.Path {
+	for _, path := range more {
+		if !slices.ContainsFunc(paths, path.Equals) {
+			paths = append(paths, path)
+		}
+	}
+	return paths
 }

@@ -93,7 +93,9 @@ type child struct {
 	entry   *childEntry // what this run knows about the child
 	result  ChildResult
 	pending *PendingChild // an object with its name that is being deleted
-	found   *found        // what this call has read, to be used once; nil if nothing has been read
+	// uncached is set if the cache does not serve the type.
+	uncached bool
+	found    *found // what this call has read, to be used once; nil if nothing has been read
 }
 
 // found is an object that has been read. The object is nil if it does not exist.

@@ -107,10 +107,10 @@
 // it is no longer desired. For work that is repeated, use a CronJob, whose jobTemplate can have the field.
 //
 // A field that two clients set is better left to one of them. If it leaves the template, and this run has corrected it
-// more than once, it is handed over: Reconcile sets it to the other client's last value, in the name of that client's
-// field manager, so that the apply does not remove it. This covers numbers, booleans and short texts outside of lists.
-// A run that has not seen the changes removes the field, as any other that leaves the template. Use KeepExisting to be
-// independent of this.
+// more than once within ten minutes, it is handed over: Reconcile sets it to the other client's last value, in the name
+// of that client's field manager, so that the apply does not remove it. This covers numbers, booleans and short texts
+// outside of lists. A run that has not seen the changes removes the field, as any other that leaves the template. Use
+// KeepExisting to be independent of this.
 //
 // # Kept fields
 //

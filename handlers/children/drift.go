@@ -71,6 +71,7 @@ func (c *call) correct(
 	now, err := c.converge(ctx, child, current)
 	if err == nil && now.GetResourceVersion() != current.GetResourceVersion() {
 		budget.Allow() // it was changed
+		child.entry.fights.correctedAll()
 	}
 	return now, err
 }

@@ -31,6 +31,16 @@ func (f *fights) corrections() budget { return budgetOf(&f.corrected, 5, 10*time
 // without which the object would not belong to its parent.
 func (f *fights) protections() budget { return budgetOf(&f.protected, 50, time.Second) }
 
+// protect takes a token of the protections before a change of the metadata. It returns a driftError if there is none.
+func (f *fights) protect(field string) error {
+	budget := f.protections()
+	if wait := budget.wait(); wait > 0 {
+		return &driftError{field: field, wait: wait, period: budget.period}
+	}
+	budget.Allow()
+	return nil
+}
+
 // creations is the budget for creating a child that this run has already created.
 func (f *fights) creations() budget { return budgetOf(&f.created, 5, 10*time.Second) }
 

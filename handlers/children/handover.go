@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,15 +28,29 @@ type contested struct {
 	path  fieldpath.Path
 	value any             // that the other client has set last: a string, number or boolean
 	owner ownership.Entry // of the other client; its manager can be unknown
-	times int             // how often it has changed the field since the child was created
+	times int             // how often it has changed the field lately
+	last  time.Time       // when a change was noted last
+	open  bool            // whether the last change has not been corrected yet
 }
 
-// isContested reports whether the field was changed so often that the other client will go on.
-func (f *contested) isContested() bool { return f.times > 1 }
+// contestedPeriod is how long a field counts as contested after a change of another client.
+const contestedPeriod = 10 * time.Minute
+
+// isContested reports whether the field was changed so often, and so recently, that the other client will go on.
+func (f *contested) isContested() bool { return f.times > 1 && time.Since(f.last) < contestedPeriod }
 
 // note remembers which fields of a child another client has changed, before they are corrected.
 func (f *fights) note(config, current *unstructured.Unstructured, manager string) {
+	var owned fieldpath.Set
+	if entries, err := ownership.Of(current); err == nil {
+		applied, _ := entries.AppliedBy(manager)
+		owned = *applied
+	}
 	for _, path := range differences(nil, config.Object, current.Object, maxContested) {
+		// A field that this Reconciler still owns is stored differently: nobody else has changed it.
+		if last := path[len(path)-1].FieldName; owned.Has(path) || last != nil && strings.HasPrefix(*last, manager+"/") {
+			continue
+		}
 		value, found := ownership.Lookup(current.Object, path)
 		text, isText := value.(string)
 		switch value.(type) {
@@ -52,7 +68,21 @@ func (f *fights) note(config, current *unstructured.Unstructured, manager string
 			f.contested[name] = &contested{path: path}
 		}
 		field := f.contested[name]
-		field.value, field.owner, field.times = value, lastOwnerOf(current, path, manager), field.times+1
+		if time.Since(field.last) > contestedPeriod {
+			field.times = 0
+		}
+		if !field.open {
+			field.times++
+		}
+		field.value, field.owner = value, lastOwnerOf(current, path, manager)
+		field.open, field.last = true, time.Now()
+	}
+}
+
+// correctedAll notes that the changes of other clients have been corrected.
+func (f *fights) correctedAll() {
+	for _, field := range f.contested {
+		field.open = false
 	}
 }
 
@@ -74,8 +104,12 @@ func (c *call) handOver(
 			return current, nil //nolint:nilerr // an apply does not need them
 		}
 		now, err := c.giveTo(ctx, child, current, entries, field)
+		if isRejection(err) { // the other value is no longer possible, so the field leaves like any other
+			delete(child.entry.fights.contested, name)
+			continue
+		}
 		if err != nil {
-			return nil, fmt.Errorf("hand over %s: %w", fieldOf(field.path), err)
+			return nil, fmt.Errorf("hand over %s: %w", child.shown(field.path), err)
 		}
 		current = now
 		delete(child.entry.fights.contested, name)
@@ -114,9 +148,17 @@ func (c *call) giveTo(
 	if err == nil {
 		child.changed(current, now)
 		logr.FromContextOrDiscard(ctx).Info("Handed over a contested field of a child",
-			"child", child.id.String(), "field", fieldOf(field.path), "manager", options.FieldManager)
+			"child", child.id.String(), "field", child.shown(field.path), "manager", options.FieldManager)
 	}
 	return now, err
+}
+
+// shown returns the name of a field for messages. The keys of a Secret can be secret, too.
+func (d *child) shown(path fieldpath.Path) string {
+	if d.kind == secretKind.GroupKind() {
+		path = path[:1]
+	}
+	return fieldOf(path)
 }
 
 // unknownManager is the manager of fields that were handed over to a manager whose name is not known.

@@ -88,6 +88,15 @@ func (d *child) keep(current *unstructured.Unstructured) {
 	}
 }
 
+// needsOwners reports whether only the managedFields, which a cache can leave out, show that a field must be kept.
+func (d *child) needsOwners(current *unstructured.Unstructured) bool {
+	return len(managedFields(current)) == 0 && slices.ContainsFunc(d.kept, func(path fieldpath.Path) bool {
+		existing, _ := ownership.Lookup(current.Object, path)
+		_, isDesired := ownership.Lookup(d.template.Object, path)
+		return existing != nil && !isDesired
+	})
+}
+
 // withoutKept returns the part of the configuration that this Reconciler decides.
 func (d *child) withoutKept() *unstructured.Unstructured {
 	return withoutPaths(d.config, d.kept)
