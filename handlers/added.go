@@ -28,24 +28,30 @@ type addedFinalizer struct {
 	id     dynamiccontroller.ObjectIdentifiers
 	at     time.Time
 	object *unstructured.Unstructured // without managedFields
-	isGone bool                       // whether the object did not exist in the cache
+	goneAt time.Time                  // when the object was found to be gone, or zero
 }
 
-// add adds an object, and drops those that were added long ago.
+// add adds an object.
 func (a *addedFinalizers) add(id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for len(a.order) > 0 && time.Since(a.order[0].at) > addedPeriod {
-		if first := a.order[0]; a.objects[first.id] == first && !first.isGone {
-			delete(a.objects, first.id)
-		}
-		a.order = a.order[1:]
-	}
+	a.expireLocked()
 	if a.objects == nil {
 		a.objects = map[dynamiccontroller.ObjectIdentifiers]*addedFinalizer{}
 	}
 	added := &addedFinalizer{id: id, at: time.Now(), object: withoutManagedFields(object)}
 	a.objects[id], a.order = added, append(a.order, added)
+}
+
+// expireLocked drops the objects that were added long ago, except those that are gone and not yet cleaned up.
+func (a *addedFinalizers) expireLocked() {
+	for len(a.order) > 0 && time.Since(a.order[0].at) > addedPeriod {
+		if first := a.order[0]; a.objects[first.id] == first && first.goneAt.IsZero() {
+			delete(a.objects, first.id)
+		}
+		a.order[0] = nil
+		a.order = a.order[1:]
+	}
 }
 
 // update replaces the state of an object, if it is held.
@@ -61,19 +67,25 @@ func (a *addedFinalizers) update(id dynamiccontroller.ObjectIdentifiers, object 
 func (a *addedFinalizers) of(id dynamiccontroller.ObjectIdentifiers) *unstructured.Unstructured {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.expireLocked()
 	if added := a.objects[id]; added != nil {
 		return added.object
 	}
 	return nil
 }
 
-// keep keeps an object that is gone until it is removed.
-func (a *addedFinalizers) keep(id dynamiccontroller.ObjectIdentifiers) {
+// keep keeps an object that is gone until it is removed. It returns the time of the first call for the object.
+func (a *addedFinalizers) keep(id dynamiccontroller.ObjectIdentifiers) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if added := a.objects[id]; added != nil {
-		added.isGone = true
+	added := a.objects[id]
+	if added == nil {
+		return time.Now()
 	}
+	if added.goneAt.IsZero() {
+		added.goneAt = time.Now()
+	}
+	return added.goneAt
 }
 
 func (a *addedFinalizers) remove(id dynamiccontroller.ObjectIdentifiers) {

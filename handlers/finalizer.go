@@ -98,6 +98,8 @@ func (f *finalizer) handle(
 		}
 		if !slices.Contains(before.GetFinalizers(), f.Name) {
 			added.add(id, object)
+		}
+		if added.of(id) != nil {
 			gonehook.Add(ctx, id, f, f.gone)
 		}
 		defer func() { added.update(id, object) }() // Reconcile can have changed the object
@@ -133,12 +135,13 @@ func (f *finalizer) cleanUpIfGone(
 	switch {
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("read %s: %w", id, err)
+	case err == nil && now.GetUID() == earlier.GetUID() && uid == "":
+		return nil // it has left the selection of the type, or the cache lags behind: another event follows
 	case err == nil && now.GetUID() == earlier.GetUID():
 		return dynamiccontroller.RequeueAfter(lagInterval) // the cache lags behind
 	}
-	f.added.For(ctx).keep(id)
 	deleted := earlier.DeepCopy()
-	deleted.SetDeletionTimestamp(ptr.To(metav1.Now()))
+	deleted.SetDeletionTimestamp(ptr.To(metav1.NewTime(f.added.For(ctx).keep(id))))
 	if err := f.Cleanup(ctx, id, deleted); err != nil {
 		return err
 	}

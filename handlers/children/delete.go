@@ -124,7 +124,10 @@ func isTemporary(err error) bool {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
 		code := status.Status().Code
-		return code == http.StatusConflict || code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
+		return code >= http.StatusInternalServerError || slices.Contains([]int32{
+			http.StatusUnauthorized, http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict,
+			http.StatusTooManyRequests,
+		}, code)
 	}
 	var sent *url.Error
 	return errors.As(err, &sent) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
@@ -272,7 +275,6 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 		}
 		return nil
 	}
-	c.Release(ctx, c.id, c.parent.GetUID()) // the parent exists until the finalizer has been removed
 	err := errOrphaned
 	if !isOrphaning {
 		err = cmp.Or(c.deleteAbsent(ctx, desired), c.deleteAll(ctx))

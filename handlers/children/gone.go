@@ -71,10 +71,8 @@ func (r *Reconciler) deleteWritten(
 		switch {
 		case err != nil && !apierrors.IsNotFound(err):
 			return fmt.Errorf("find out whether %s is gone: %w", id, err)
-		case err == nil && now.GetUID() == parent.GetUID() && uid == "":
-			return fmt.Errorf("the cache lags behind: %s exists: %w", id, dynamiccontroller.RequeueAfter(minPollInterval))
 		case err == nil && now.GetUID() == parent.GetUID():
-			continue
+			continue // it has left the selection of the type, or the cache lags behind: another event follows
 		}
 		as := Identity{}
 		if identityOf != nil {

@@ -5,14 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/internal/gonehook"
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
 )
 
@@ -100,11 +104,21 @@ type Identity struct {
 func (r *Reconciler) Reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, desired Desired,
 ) (Result, error) {
+	if parent.GetDeletionTimestamp() != nil && slices.Contains(parent.GetFinalizers(), r.finalizer()) {
+		r.Release(ctx, id, parent.GetUID()) // the parent exists until the finalizer has been removed
+	}
 	err := r.deleteWritten(ctx, id, parent.GetUID(), func(context.Context, *unstructured.Unstructured) (Identity, error) {
 		return desired.As, nil // an earlier parent had the same name and namespace
 	})
-	if err != nil {
+	switch {
+	case err == nil:
+	case parent.GetDeletionTimestamp() == nil && !apierrors.IsForbidden(err):
 		return Result{Failure: failureOf(err)}, err
+	default: // children of an earlier parent that the identity cannot delete must not block this one
+		logr.FromContextOrDiscard(ctx).Info("Failed to delete the children of an earlier parent", "error", err.Error())
+	}
+	if len(r.memory.runs.For(ctx).of(id, parent.GetUID())) > 0 {
+		gonehook.Add(ctx, id, r, r.Forget) // the parent can have been out of the selection of the type
 	}
 	c := r.newCall(ctx, id, parent, desired.As)
 	c.reportLeft = desired.LeftBehind

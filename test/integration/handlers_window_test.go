@@ -188,10 +188,7 @@ func (f *doomedFamily) forgetAfterTheEnd() {
 }
 
 func (f *doomedFamily) forgetBeforeTheEnd() {
-	err := f.forget()
-	if _, requeued := dynamiccontroller.RequeueDelay(err); !requeued {
-		f.Errorf("got %v, want a requeue request", err)
-	}
+	f.noError(f.forget())
 	if f.far() == nil {
 		f.Fatal("the child of a parent that exists was deleted")
 	}
@@ -243,7 +240,7 @@ func (f *doomedFamily) childrenAreGone() error {
 func TestHandlers_ChildrenOfAParentThatWasRemovedInSpiteOfItsFinalizer(t *testing.T) {
 	for name, test := range map[string]func(*doomedFamily){
 		"is gone":                          (*doomedFamily).forgetAfterTheEnd,
-		"is missing in the cache at first": (*doomedFamily).forgetBeforeTheEnd,
+		"leaves the selection, or is missing in the cache, at first": (*doomedFamily).forgetBeforeTheEnd,
 		"is gone, and a deletion fails":    (*doomedFamily).forgetWhileADeletionFails,
 		"is created again":                 (*doomedFamily).createParentAgain,
 	} {

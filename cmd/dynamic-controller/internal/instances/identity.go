@@ -100,7 +100,10 @@ func (r *Reconciler) latest(self *unstructured.Unstructured) children.Latest {
 // rejected, the children are kept until it is not.
 func (r *Reconciler) identityOf(ctx context.Context, instance *unstructured.Unstructured) (children.Identity, error) {
 	access, err := r.accessFor(ctx, instance)
-	return access.as, retryRejected(instance, err)
+	if rejectionIn(err) != nil { // the instance has no condition from which the delay could grow
+		err = errors.Join(err, dynamiccontroller.RequeueAfter(maxIdentityInterval))
+	}
+	return access.as, err
 }
 
 // hideUnreadable removes the details of children that the identity cannot read, because these children were found with

@@ -141,15 +141,11 @@ func (r *Reconciler) pausedBy(self *unstructured.Unstructured) string {
 	return ""
 }
 
-// reportPause writes the Paused condition. If someone removes the finalizer of a deleted instance, its children are
-// kept. The other conditions still describe the last reconcile. If the instance has
+// reportPause writes the Paused condition. The other conditions still describe the last reconcile. If the instance has
 // never been reconciled, the Ready condition is Unknown.
 func (r *Reconciler) reportPause(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, by string,
 ) error {
-	if self.GetDeletionTimestamp() != nil {
-		r.children.Release(ctx, id, self.GetUID())
-	}
 	if !r.hasStatus() {
 		return nil
 	}
@@ -176,4 +172,14 @@ func (r *Reconciler) reportPause(
 // NotPaused returns the Paused condition of an object that is no longer paused.
 func NotPaused() metav1.Condition {
 	return metav1.Condition{Type: ConditionPaused, Status: metav1.ConditionFalse, Reason: "NotPaused"}
+}
+
+// observeDeletion makes gone keep the children of an instance if someone removes its finalizer: the platform has seen
+// that the instance is being deleted, so the finalizer was not in vain.
+func (r *Reconciler) observeDeletion(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
+) {
+	if self.GetDeletionTimestamp() != nil && slices.Contains(self.GetFinalizers(), ChildrenFinalizer) {
+		r.children.Release(ctx, id, self.GetUID())
+	}
 }

@@ -125,6 +125,7 @@ func (r *Reconcilers) selectedFor(
 	case err != nil:
 		return nil, nil, err
 	}
+	r.newest.observeDeletion(ctx, id, self)
 	return self, r.reconcilerFor(id, self), nil
 }
 

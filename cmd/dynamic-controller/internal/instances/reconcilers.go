@@ -136,7 +136,8 @@ func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, e
 func (r *Reconcilers) reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
 ) error {
-	r.newest.statuses.restore(self)
+	r.newest.observeDeletion(ctx, id, self)
+	isBehind := r.newest.statuses.restore(self)
 	selected := r.reconcilerFor(id, self)
 	switch {
 	case selected == nil:
@@ -144,7 +145,7 @@ func (r *Reconcilers) reconcile(
 		return nil
 	case selected == r.newest && selected.rendersFor(self):
 		var err error
-		if self, err = r.schema.read(ctx, id, self); self == nil {
+		if self, err = r.schema.read(ctx, id, self, isBehind); self == nil {
 			return err
 		}
 	}

@@ -58,10 +58,10 @@ func newSchemaReader(live handlers.Reader, revision Revision, plan Rollout) *sch
 // the instance has been deleted, or if the error is set. The error is a requeue request if the API server does not use
 // the schema yet.
 func (s *schemaReader) read(
-	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, isBehind bool,
 ) (*unstructured.Unstructured, error) {
 	compiled, settling := s.revision.Compiled, time.Now().Before(s.settled)
-	if !settling && (s.differs.Load() || compiled.CanBeRead(self.Object)) {
+	if !settling && !isBehind && (s.differs.Load() || compiled.CanBeRead(self.Object)) {
 		return self, nil
 	}
 	live, err := s.live.Get(ctx, id.GVR, id.Namespace(), id.Name())

@@ -97,7 +97,7 @@ func TestSchemaReader_ReadsInstancesUnderTheSchemaOfTheRevision(t *testing.T) {
 				s := newSchemaReader(live, withSize(t, map[string]any{"type": "integer", "default": 3}),
 					Rollout{Replaces: before})
 				time.Sleep(test.age)
-				got, err := s.read(t.Context(), flowers, sized("u", test.cached))
+				got, err := s.read(t.Context(), flowers, sized("u", test.cached), false)
 				_, again := dynamiccontroller.RequeueDelay(err)
 				wantErr := errors.Is(test.err, failed) && test.requests > 0
 				if live.calls != test.requests || again != test.again || (err != nil) != (again || wantErr) {
@@ -108,7 +108,7 @@ func TestSchemaReader_ReadsInstancesUnderTheSchemaOfTheRevision(t *testing.T) {
 					if live.calls = 0; got == nil {
 						break
 					}
-					if next, err := s.read(t.Context(), flowers, sized("u", test.cached)); next == nil || live.calls != want {
+					if next, err := s.read(t.Context(), flowers, sized("u", test.cached), false); next == nil || live.calls != want {
 						t.Errorf("got instance %v, error %v and %d further requests, want %d", next, err, live.calls, want)
 					}
 				}

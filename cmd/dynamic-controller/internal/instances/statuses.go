@@ -27,6 +27,7 @@ type writtenStatuses struct {
 
 type writtenStatus struct {
 	uid             types.UID
+	generation      int64
 	resourceVersion string
 	status          any
 	written         time.Time
@@ -49,14 +50,15 @@ func (w *writtenStatuses) record(now *unstructured.Unstructured) {
 		w.instances = map[string]writtenStatus{}
 	}
 	w.instances[cache.MetaObjectToName(now).String()] = writtenStatus{
-		uid: now.GetUID(), resourceVersion: now.GetResourceVersion(),
+		uid: now.GetUID(), generation: now.GetGeneration(), resourceVersion: now.GetResourceVersion(),
 		status: runtime.DeepCopyJSONValue(now.Object["status"]), written: time.Now(),
 	}
 }
 
 // restore replaces the status of a cached instance if the platform has written a newer one. The resourceVersion stays:
-// the rest of the instance is as old as before.
-func (w *writtenStatuses) restore(cached *unstructured.Unstructured) {
+// the rest of the instance is as old as before. restore reports whether the spec is older than the one that the status
+// was written for.
+func (w *writtenStatuses) restore(cached *unstructured.Unstructured) (isBehind bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	key := cache.MetaObjectToName(cached).String()
@@ -65,9 +67,11 @@ func (w *writtenStatuses) restore(cached *unstructured.Unstructured) {
 	case !has:
 	case last.isNewerThan(cached):
 		cached.Object["status"] = runtime.DeepCopyJSONValue(last.status)
+		return last.generation > cached.GetGeneration()
 	default:
 		delete(w.instances, key)
 	}
+	return false
 }
 
 // forget drops the status of an instance that no longer exists.

@@ -54,3 +54,18 @@ func TestWrittenStatuses_RestoreTheNewestStatus(t *testing.T) {
 		})
 	}
 }
+
+// A spec that is older than the status that was written for it must not be rendered.
+func TestWrittenStatuses_ReportOlderSpecs(t *testing.T) {
+	var statuses writtenStatuses
+	written := instanceAt("x", "10", "written")
+	written.SetGeneration(5)
+	statuses.record(written)
+	for generation, want := range map[int64]bool{4: true, 5: false} {
+		cached := instanceAt("x", "9", "old")
+		cached.SetGeneration(generation)
+		if got := statuses.restore(cached); got != want {
+			t.Errorf("generation %d is behind: got %t", generation, got)
+		}
+	}
+}
