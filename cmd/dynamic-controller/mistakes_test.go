@@ -80,8 +80,8 @@ func mistakes() map[string]mistake {
 				{"public: {type: boolean}", "public: {type: boolean}\n            n: {type: integer}"},
 				{"${self.spec.text}", "${string(self.spec.n)}"},
 			},
-			want: []string{`unknown field "n" (line 1, column 17); the schema has a field "false", as which YAML reads the ` +
-				"key n without quotes"},
+			want: []string{`unknown field "n" (line 1, column 17); the schema has a field "false"; YAML reads the ` +
+				"unquoted key n as that name, so put the key in quotes"},
 		},
 		"id that YAML reads as a boolean": {
 			changes:  []change{{"    - id: page\n", "    - id: on\n"}},

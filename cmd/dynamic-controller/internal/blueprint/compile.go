@@ -429,8 +429,8 @@ const maxSuggestedFields = 8
 func insteadOf(unknown *expression.UnknownFieldError) string {
 	for _, known := range unknown.Known {
 		if slices.Contains(readAs[known], strings.ToLower(unknown.Field)) {
-			return fmt.Sprintf("; the schema has a field %q, as which YAML reads the key %s without quotes", known,
-				unknown.Field)
+			return fmt.Sprintf("; the schema has a field %q; YAML reads the unquoted key %s as that name, so put "+
+				"the key in quotes", known, unknown.Field)
 		}
 	}
 	if suggestion := suggest(unknown.Field, unknown.Known); suggestion != "" {

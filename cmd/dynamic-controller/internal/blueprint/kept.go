@@ -61,7 +61,8 @@ func (r *resource) checkGenerated(spec Resource, at string, problems *collector)
 			if _, has, _ := unstructured.NestedFieldNoCopy(spec.Template, field, generated.Key); has {
 				problems.add(path, "", "%q is also in %s of the template; remove it there", Cut(generated.Key, maxQuoted), field)
 			}
-			if text, is := spec.Template[field].(string); is && text != "" {
+			value, has := spec.Template[field]
+			if _, isMap := value.(map[string]any); has && !isMap {
 				problems.add(path, "", "%s of the template must be a map, and not an expression, so that it cannot contain %q",
 					field, Cut(generated.Key, maxQuoted))
 			}

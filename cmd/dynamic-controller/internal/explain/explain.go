@@ -204,7 +204,7 @@ func childFindings(o *Object, levels int) (failing, waiting []Finding) {
 			state, message = o.childState(child)
 		}
 		switch {
-		case state == Ready || state == Deleting:
+		case state == Ready || state == Deleting || state == Unknown: // the condition names what the instance waits for
 		case child.Owner != nil:
 			causes, _ := instanceCauses(child, levels-1)
 			failing = append(failing, causes...)

@@ -64,7 +64,9 @@ func (o *Object) childState(child *Object) (State, string) {
 		return Ready, message
 	case own == Ready || resource == nil:
 		return state, message
-	case rules.compiled == nil || !o.usesRulesOf(o.Owner.Blueprint):
+	case rules.compiled == nil:
+		problem = "this command cannot compile the Blueprint"
+	case !o.usesRulesOf(o.Owner.Blueprint):
 		problem = "the instance uses an earlier revision of the Blueprint"
 	case child.GetKind() == "Secret" && child.GroupVersionKind().Group == "":
 		problem = "the content of Secrets is not read"
