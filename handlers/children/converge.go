@@ -76,10 +76,7 @@ func (c *call) converge(
 	switch {
 	case err == nil:
 		now, err = v.tidy(ctx, now)
-		child.entry.kept = appendNew(child.entry.kept, v.kept)
-		if earlier := v.earlierFields(); err == nil && len(earlier) > 0 {
-			child.entry.earlier = earlier
-		}
+		v.remember(err == nil)
 		return now, err
 	case len(v.moved) > 0 && (isRefusal(err) || apierrors.IsForbidden(err)):
 		child.entry.futile = child.hash
@@ -397,6 +394,15 @@ func hasOtherOwner(entries ownership.Entries, list fieldpath.Path, manager strin
 	return slices.ContainsFunc(entries, func(entry ownership.Entry) bool {
 		return !entry.IsApplier(manager) && entry.Set.Has(list) && len(ownership.Elements(entry.Set, list)) == 0
 	})
+}
+
+// remember stores which items and fields of others the object has. Those from before an adoption are known only if the
+// apply is complete.
+func (v *convergence) remember(isComplete bool) {
+	v.child.entry.kept = appendNew(v.child.entry.kept, v.kept)
+	if earlier := v.earlierFields(); isComplete && len(earlier) > 0 {
+		v.child.entry.earlier = earlier
+	}
 }
 
 // appendNew appends the paths that a list does not contain yet.

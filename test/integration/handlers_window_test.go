@@ -239,10 +239,10 @@ func (f *doomedFamily) childrenAreGone() error {
 // A deletion that began before the finalizer was added removes the parent in spite of the finalizer.
 func TestHandlers_ChildrenOfAParentThatWasRemovedInSpiteOfItsFinalizer(t *testing.T) {
 	for name, test := range map[string]func(*doomedFamily){
-		"is gone":                          (*doomedFamily).forgetAfterTheEnd,
+		"is gone": (*doomedFamily).forgetAfterTheEnd,
 		"leaves the selection, or is missing in the cache, at first": (*doomedFamily).forgetBeforeTheEnd,
-		"is gone, and a deletion fails":    (*doomedFamily).forgetWhileADeletionFails,
-		"is created again":                 (*doomedFamily).createParentAgain,
+		"is gone, and a deletion fails":                              (*doomedFamily).forgetWhileADeletionFails,
+		"is created again":                                           (*doomedFamily).createParentAgain,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newDoomedFamily(newSetting(newHarness(t)))
