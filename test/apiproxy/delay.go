@@ -12,11 +12,12 @@ import (
 
 // DelayWatches returns a wrapper that delays the events of watches, as a loaded API server or a slow network does. The
 // order of the events is kept. delay is called for each part of the response to a watch. It is called concurrently.
+// Errors of the API server are not delayed.
 func DelayWatches(delay func(watch Call) time.Duration) transport.WrapperFunc {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(r)
-			if call := CallOf(r); err == nil && call.Verb == "watch" {
+			if call := CallOf(r); err == nil && call.Verb == "watch" && response.StatusCode == http.StatusOK {
 				response.Body = newDelayedBody(response.Body, func() time.Duration { return delay(call) })
 			}
 			return response, err
@@ -31,6 +32,7 @@ type delayedBody struct {
 	closed chan struct{}
 	once   sync.Once
 	rest   bytes.Buffer // the unread part of the current chunk
+	err    error        // follows the rest
 }
 
 type delayedChunk struct {
@@ -61,6 +63,9 @@ func newDelayedBody(source io.ReadCloser, delay func() time.Duration) *delayedBo
 // Read returns the content that is due. An error of the source follows the content that was read together with it.
 func (b *delayedBody) Read(p []byte) (int, error) {
 	if b.rest.Len() == 0 {
+		if b.err != nil {
+			return 0, b.err
+		}
 		select {
 		case chunk := <-b.chunks:
 			wait := time.NewTimer(time.Until(chunk.due))
@@ -70,9 +75,10 @@ func (b *delayedBody) Read(p []byte) (int, error) {
 			case <-b.closed:
 				return 0, io.ErrClosedPipe
 			}
-			if b.rest.Write(chunk.content); chunk.err != nil {
-				n, _ := b.rest.Read(p) // an error is rare, and the client repeats the watch
-				return n, chunk.err
+			b.rest.Write(chunk.content)
+			b.err = chunk.err
+			if b.rest.Len() == 0 {
+				return 0, b.err
 			}
 		case <-b.closed:
 			return 0, io.ErrClosedPipe
