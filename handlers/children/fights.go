@@ -14,7 +14,7 @@ type fights struct {
 	corrected, protected, created *rate.Limiter
 	// exists is set while the child exists because this run has created it, as far as the run has not deleted it.
 	exists bool
-	// contested contains the fields that other clients have changed, by their paths. It is nil if there are none.
+	// contested contains the fields that other clients have changed, by their paths. It can be nil.
 	contested map[string]*contested
 }
 
@@ -31,7 +31,7 @@ func (f *fights) corrections() budget { return budgetOf(&f.corrected, 5, 10*time
 // without which the object would not belong to its parent.
 func (f *fights) protections() budget { return budgetOf(&f.protected, 50, time.Second) }
 
-// protect takes a token of the protections before a change of the metadata. It returns a driftError if there is none.
+// protect takes a token from the budget of protections. It returns a driftError if the budget is used up.
 func (f *fights) protect(field string) error {
 	budget := f.protections()
 	if wait := budget.wait(); wait > 0 {

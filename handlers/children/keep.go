@@ -102,7 +102,7 @@ func (d *child) withoutKept() *unstructured.Unstructured {
 	return withoutPaths(d.config, d.kept)
 }
 
-// withoutPaths returns a copy of a configuration without some fields, or the configuration if there are none.
+// withoutPaths returns a copy of a configuration without the given fields. Without fields, it returns the same object.
 func withoutPaths(config *unstructured.Unstructured, paths []fieldpath.Path) *unstructured.Unstructured {
 	if len(paths) == 0 {
 		return config

@@ -12,7 +12,7 @@ import (
 // reason returns the reason of the child after the last reconcile.
 func (c *converging) reason() string { return c.result.Children[0].Reason }
 
-// A child with an item that can be an edited one says so until the item is gone, or until the template has it.
+// An item that can be an edited one is reported until it is gone, or until the template has it.
 func TestHandlers_UndesiredItemsOutlastTheTemplate(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(c *converging, child *unstructured.Unstructured){

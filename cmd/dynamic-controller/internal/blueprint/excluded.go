@@ -57,7 +57,7 @@ func (r *resource) require(o *resource, path string) {
 	}
 }
 
-// Exclusion is a resource that is excluded whenever another one is, without an includeWhen that says so.
+// Exclusion is a resource without an includeWhen of its own that is excluded whenever another resource is.
 type Exclusion struct{ ID, Path, Through string }
 
 func (e Exclusion) String() string {
