@@ -6,19 +6,25 @@
 
 MODULE := github.com/dynamic-controller/engine
 
-# CLUSTER_PACKAGES are the packages that import test/cluster: their tests run control planes. They are tested without Go's
-# test cache, which does not track the binaries that they start.
-CLUSTER_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... \
-	| awk '{ for (i = 1; i <= NF; i++) if ($$i == "$(MODULE)/test/cluster") { print $$1; next } }')
-UNIT_PACKAGES = $(filter-out $(CLUSTER_PACKAGES),$(shell go list ./...))
+# The library, and the modules that are tested package by package. The library runs no control planes.
+PLATFORM_MODULE := cmd/dynamic-controller
+CLUSTER_MODULES := $(PLATFORM_MODULE) examples test
+UNIT_MODULES := . $(CLUSTER_MODULES)
 
-# "make test" does not use the race detector for PLAIN_UNIT_PACKAGES and PLAIN_CLUSTER_PACKAGES. Their tests run programs
+# $(call cluster_packages,MODULE) are the packages of a module that import test/cluster: their tests run control planes.
+# They are tested without Go's test cache, which does not track the binaries that they start.
+cluster_packages = $(shell cd $(1) && go list -f '{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... \
+	| awk '{ for (i = 1; i <= NF; i++) if ($$i == "$(MODULE)/test/cluster") { print $$1; next } }')
+unit_packages = $(filter-out $(call cluster_packages,$(1)),$(shell cd $(1) && go list ./...))
+
+# "make test" does not use the race detector for PLAIN_UNIT_PACKAGES and plain_cluster_packages. Their tests run programs
 # as processes, or functions that start no goroutines, which it would make ten times slower. "make test-long" uses it for
 # these packages, too.
 ENGINE_PACKAGE := $(MODULE)/test/integration
-PLAIN_UNIT_PACKAGES = $(filter $(MODULE)/cmd/dynamic-controller/internal/blueprint% \
-	$(MODULE)/dynamiccontroller/replica/internal/plan,$(UNIT_PACKAGES))
-PLAIN_CLUSTER_PACKAGES = $(filter-out $(ENGINE_PACKAGE),$(CLUSTER_PACKAGES))
+PLAIN_UNIT_PACKAGES := $(MODULE)/$(PLATFORM_MODULE)/internal/blueprint% $(MODULE)/dynamiccontroller/replica/internal/plan
+plain_unit_packages = $(filter $(PLAIN_UNIT_PACKAGES),$(call unit_packages,$(1)))
+race_unit_packages = $(filter-out $(PLAIN_UNIT_PACKAGES),$(call unit_packages,$(1)))
+plain_cluster_packages = $(filter-out $(ENGINE_PACKAGE),$(call cluster_packages,$(1)))
 
 # The race detector needs cgo, which Go enables if it finds a C compiler.
 RACE = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
@@ -27,7 +33,7 @@ RACE = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 UNIT_RACE = $(if $(RACE),$(RACE) -cpu 1)
 PRINT_RACE = $(if $(RACE),,@echo "running tests without the race detector: no C compiler found, or CGO_ENABLED=0")
 
-# Only the race detector needs cgo. Linters, nested modules and the programs that tests build are compiled without it,
+# Only the race detector needs cgo. Linters, OTHER_MODULES and the programs that tests build are compiled without it,
 # like the binary of test/controlplane. Otherwise, all of their packages would be compiled twice.
 WITHOUT_CGO := CGO_ENABLED=0
 
@@ -43,7 +49,7 @@ ACTIONLINT = $(WITHOUT_CGO) go tool -modfile=$(CURDIR)/tools/actionlint/go.mod a
 # "go build" that reports its progress.
 BUILD := $(CURDIR)/tools/build.sh
 
-# Nested modules.
+# All other modules.
 CONTROLPLANE_MODULE := test/controlplane
 # In test/kindnode, "make test" builds only the packages that do not depend on Kubernetes.
 KINDNODE_MODULE := test/kindnode
@@ -53,7 +59,7 @@ TESTED_MODULES := $(filter-out $(BENCH_MODULE),$(OTHER_MODULES))
 TEST_PARTS := $(words 1 2 3 4 $(TESTED_MODULES))
 # The modules in test/versions have no packages. Each names a version of kube-apiserver, which "make test-versions" builds.
 VERSION_MODULES := $(patsubst %/go.mod,%,$(wildcard test/versions/*/go.mod))
-ALL_MODULES := . tools tools/actionlint $(CONTROLPLANE_MODULE) $(KINDNODE_MODULE) $(OTHER_MODULES) $(VERSION_MODULES)
+ALL_MODULES := $(UNIT_MODULES) tools tools/actionlint $(CONTROLPLANE_MODULE) $(KINDNODE_MODULE) $(OTHER_MODULES) $(VERSION_MODULES)
 
 .PHONY: help
 help: ## show this help
@@ -66,12 +72,12 @@ help: ## show this help
 
 .PHONY: demo
 demo: build $(if $(KUBECONFIG),,controlplane) ## run the scripted demonstration on a temporary control plane
-	@OUTPUT=bin/demo $(BUILD) ./examples/demo
+	@cd examples && OUTPUT=$(CURDIR)/bin/demo $(BUILD) ./demo
 	@bin/demo
 
 .PHONY: run
 run: build $(if $(KUBECONFIG),,controlplane) ## set up the demonstration and keep it running until Ctrl-C
-	@OUTPUT=bin/demo $(BUILD) ./examples/demo
+	@cd examples && OUTPUT=$(CURDIR)/bin/demo $(BUILD) ./demo
 	@bin/demo --stay
 
 KIND_DEMO_LOG ?= bin/kind-demo.log
@@ -83,13 +89,13 @@ kind-demo: ## run the demonstration on a temporary kind cluster (requires docker
 .PHONY: kind-picture
 kind-picture: ## draw docs/kind-demo.svg from the log of the last kind-demo, or from KIND_DEMO_LOG=FILE
 	@test -f $(KIND_DEMO_LOG) || { echo "make kind-picture: $(KIND_DEMO_LOG) does not exist: run make kind-demo first" >&2; exit 1; }
-	@mkdir -p bin && go run ./examples/kind/picture <$(KIND_DEMO_LOG) >bin/kind-demo.svg
+	@mkdir -p bin && go run -C examples ./kind/picture <$(KIND_DEMO_LOG) >bin/kind-demo.svg
 	@mv bin/kind-demo.svg docs/kind-demo.svg
 
 example-%: $(if $(KUBECONFIG),,controlplane) ## run an example on a temporary control plane, for example make example-hello
 	@echo "building examples/$*"
 	@cd examples/$* && OUTPUT=$(CURDIR)/bin/examples/$* $(BUILD) .
-	@OUTPUT=bin/examples/show $(BUILD) ./examples/internal/show
+	@cd examples && OUTPUT=$(CURDIR)/bin/examples/show $(BUILD) ./internal/show
 	@bin/examples/show $*
 
 ## Build
@@ -101,7 +107,7 @@ VERSION_LDFLAGS = -X main.version=$(VERSION) -X main.commit=$(shell git rev-pars
 .PHONY: build
 build: ## build bin/dynamic-controller
 	@echo "building bin/dynamic-controller"
-	@OUTPUT=bin/dynamic-controller $(BUILD) -ldflags '$(VERSION_LDFLAGS)' ./cmd/dynamic-controller
+	@cd $(PLATFORM_MODULE) && OUTPUT=$(CURDIR)/bin/dynamic-controller $(BUILD) -ldflags '$(VERSION_LDFLAGS)' .
 
 # REPOSITORY:TAG, to which "make image" pushes.
 IMAGE =
@@ -117,7 +123,7 @@ manifests: ## update the manifests for kustomize from the Helm chart
 
 .PHONY: builtin-schemas
 builtin-schemas: controlplane ## update the schemas of built-in kinds that "dynamic-controller validate" uses without a cluster
-	go test -count=1 -run TestBuiltinKinds ./cmd/dynamic-controller -update-builtin
+	cd $(PLATFORM_MODULE) && go test -count=1 -run TestBuiltinKinds . -update-builtin
 
 # If KUBEBUILDER_ASSETS names a folder with etcd and kube-apiserver, as for envtest, only a launcher for these is built. It
 # contains the controllers that tests need, because kube-controller-manager is usually not in the folder.
@@ -179,11 +185,12 @@ kind-image: ## build a kind node image without a registry (requires root, docker
 test: controlplane ## run the tests, with the race detector where it pays if there is a C compiler
 	$(PRINT_RACE)
 	@echo "[1/$(TEST_PARTS)] packages that need no control plane"
-	@go test $(TEST_FLAGS) $(UNIT_RACE) $(filter-out $(PLAIN_UNIT_PACKAGES),$(UNIT_PACKAGES))
-	@$(WITHOUT_CGO) go test $(TEST_FLAGS) $(PLAIN_UNIT_PACKAGES)
+	@$(foreach m,$(UNIT_MODULES),cd $(CURDIR)/$(m) && go test $(TEST_FLAGS) $(UNIT_RACE) $(call race_unit_packages,$(m)) &&) :
+	@$(foreach m,. $(PLATFORM_MODULE),cd $(CURDIR)/$(m) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(call plain_unit_packages,$(m)) &&) :
 	@echo "[2/$(TEST_PARTS)] packages that run control planes"
-	@go test $(TEST_FLAGS) $(RACE) -count=1 -timeout 45m $(ENGINE_PACKAGE) & engine=$$!; \
-	$(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -p 1 -timeout 45m $(PLAIN_CLUSTER_PACKAGES); plain=$$?; \
+	@(cd test && go test $(TEST_FLAGS) $(RACE) -count=1 -timeout 45m $(ENGINE_PACKAGE)) & engine=$$!; plain=0; \
+	$(foreach m,$(CLUSTER_MODULES),(cd $(m) && \
+		$(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -p 1 -timeout 45m $(call plain_cluster_packages,$(m))) || plain=1;) \
 	wait $$engine && exit $$plain
 	@echo "[3/$(TEST_PARTS)] $(CONTROLPLANE_MODULE)"
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(CONTROLPLANE_TAGS) ./...
@@ -195,17 +202,18 @@ test: controlplane ## run the tests, with the race detector where it pays if the
 
 .PHONY: test-unit
 test-unit: ## run the tests that need no control plane
-	go test $(UNIT_PACKAGES)
+	$(foreach m,$(UNIT_MODULES),cd $(CURDIR)/$(m) && go test $(call unit_packages,$(m)) &&) :
 
 .PHONY: test-race
 test-race: ## run the tests that need no control plane three times with the race detector
-	CGO_ENABLED=1 go test -race -cpu 1 -count=3 $(UNIT_PACKAGES)
+	$(foreach m,$(UNIT_MODULES),cd $(CURDIR)/$(m) && CGO_ENABLED=1 go test -race -cpu 1 -count=3 $(call unit_packages,$(m)) &&) :
 
 .PHONY: test-long
 test-long: controlplane test-race ## run what "make test" leaves out, before a release (takes about an hour)
-	CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -timeout 60m $(ENGINE_PACKAGE) -every 1
-	CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -p 1 -timeout 60m $(PLAIN_CLUSTER_PACKAGES)
-	$(WITHOUT_CGO) go test $(TEST_FLAGS) -tags long -count=1 -timeout 60m -run 'MemoryLimit|Upgrade' ./cmd/dynamic-controller \
+	cd test && CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -timeout 60m $(ENGINE_PACKAGE) -every 1
+	$(foreach m,$(CLUSTER_MODULES),cd $(CURDIR)/$(m) && \
+		CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -p 1 -timeout 60m $(call plain_cluster_packages,$(m)) &&) :
+	cd $(PLATFORM_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags long -count=1 -timeout 60m -run 'MemoryLimit|Upgrade' . \
 		-hostile-for 2m -hostile-types all
 	cd $(BENCH_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -timeout 30m ./...
 	$(MAKE) test-e2e-rounds
@@ -213,12 +221,13 @@ test-long: controlplane test-race ## run what "make test" leaves out, before a r
 .PHONY: test-integration
 test-integration: controlplane ## run the tests that need a control plane
 	$(PRINT_RACE)
-	go test $(RACE) -count=1 -p 1 -timeout 45m $(CLUSTER_PACKAGES)
+	$(foreach m,$(CLUSTER_MODULES),cd $(CURDIR)/$(m) && \
+		go test $(RACE) -count=1 -p 1 -timeout 45m $(call cluster_packages,$(m)) &&) :
 
 .PHONY: test-e2e
 test-e2e: controlplane ## run several replicas and inject each fault once (included in "make test")
 	$(PRINT_RACE)
-	go test $(RACE) -count=1 -v ./test/e2e
+	cd test && go test $(RACE) -count=1 -v ./e2e
 
 # The versions of Kubernetes for "make test-versions", which runs the tests of the promises, the demonstration and the
 # examples on each.
@@ -231,7 +240,8 @@ test-versions: $(foreach v,$(VERSIONS),bin/versions/$(v)/kube-apiserver bin/vers
 	export TEST_KUBECONFIG= $(WITHOUT_CGO); \
 	for v in $(VERSIONS); do \
 		export KUBEBUILDER_ASSETS=$(CURDIR)/bin/versions/$$v; \
-		test_in . ./test/integration ./examples/demo ./examples/internal/show; \
+		test_in test ./integration; \
+		test_in examples ./demo ./internal/show; \
 		test_in examples/controller-runtime ./...; \
 		test_in test/docs -run TestExamples .; \
 	done; \
@@ -243,23 +253,23 @@ OLDEST := $(firstword $(sort $(notdir $(VERSION_MODULES))))
 test-oldest: bin/versions/$(OLDEST)/kube-apiserver bin/versions/$(OLDEST)/etcd bin/controlplane-launcher ## run the demonstration, the tests of children and the examples on the oldest supported version
 	@echo "testing on Kubernetes $(OLDEST)"
 	@export KUBEBUILDER_ASSETS=$(CURDIR)/bin/versions/$(OLDEST) TEST_KUBECONFIG= $(WITHOUT_CGO); \
-	go test $(TEST_FLAGS) -count=1 -timeout 10m ./examples/demo && \
-	go test $(TEST_FLAGS) -count=1 -timeout 20m -run TestHandlers ./test/integration && \
+	(cd examples && go test $(TEST_FLAGS) -count=1 -timeout 10m ./demo) && \
+	(cd test && go test $(TEST_FLAGS) -count=1 -timeout 20m -run TestHandlers ./integration) && \
 	cd test/docs && go test $(TEST_FLAGS) -count=1 -timeout 10m -run TestExamples .
 
 .PHONY: test-ui
 test-ui: controlplane ## test the diagnostics page in headless Chromium (requires chromium; SCREENSHOTS=DIR writes pictures)
 	$(PRINT_RACE)
-	go test $(TEST_FLAGS) $(RACE) -tags browser -count=1 -p 1 -run Browser ./cmd/dynamic-controller/internal/ui ./cmd/dynamic-controller
+	cd $(PLATFORM_MODULE) && go test $(TEST_FLAGS) $(RACE) -tags browser -count=1 -p 1 -run Browser ./internal/ui .
 
 .PHONY: test-kind
 test-kind: ## run the tests that need kubelets on a temporary kind cluster (requires docker)
-	@examples/kind/with-cluster.sh "make test-kind" dynamic-controller-test go test -tags kind -count=1 -v -timeout 20m ./test/kind
+	@examples/kind/with-cluster.sh "make test-kind" dynamic-controller-test go test -C test -tags kind -count=1 -v -timeout 20m ./kind
 
 .PHONY: test-kind-smoke
 test-kind-smoke: ## start and stop the platform on a temporary kind cluster with one node (requires docker)
 	@KIND_CONFIG=examples/kind/single-node.yaml examples/kind/with-cluster.sh "make test-kind-smoke" dynamic-controller-smoke \
-		go test -tags kind -count=1 -v -timeout 5m -run TestDeletedLeaderReleasesTheLease ./test/kind
+		go test -C test -tags kind -count=1 -v -timeout 5m -run TestDeletedLeaderReleasesTheLease ./kind
 
 ROUNDS := 100
 SEED := 0
@@ -267,7 +277,7 @@ SEED := 0
 .PHONY: test-e2e-rounds
 test-e2e-rounds: controlplane ## run ROUNDS rounds of random faults and changes; SEED repeats an earlier run (100 rounds take about 35 minutes)
 	$(PRINT_RACE)
-	go test $(RACE) -count=1 -v -timeout 3h -run Rounds ./test/e2e -rounds $(ROUNDS) -seed $(SEED)
+	cd test && go test $(RACE) -count=1 -v -timeout 3h -run Rounds ./e2e -rounds $(ROUNDS) -seed $(SEED)
 
 .PHONY: bench
 bench: controlplane ## compare the engine with its alternatives (takes about 90 minutes)
@@ -338,6 +348,10 @@ release-push: ## push the image of VERSION in bin/release to RELEASE_IMAGE, and 
 release-tags: ## create the tags of VERSION, also for nested modules, and print the command that publishes them
 	@$(RELEASE_PROGRAM) tag --version '$(RELEASE_VERSION)'
 
+.PHONY: release-tags-check
+release-tags-check: ## check that all tags of VERSION exist
+	@$(RELEASE_PROGRAM) tag --check --version '$(RELEASE_VERSION)'
+
 ## Code quality
 
 .PHONY: verify
@@ -354,12 +368,11 @@ verify: lint ## check formatting, go vet, go mod tidy, the linters, the workflow
 
 .PHONY: lint
 lint: ## run the linters of .golangci.yml (the first build takes minutes)
-	$(GOLANGCI_LINT) run ./...
-	@set -e; for m in $(OTHER_MODULES); do echo "cd $$m && golangci-lint run ./..."; (cd $$m && $(GOLANGCI_LINT) run ./...); done
+	@set -e; for m in $(UNIT_MODULES) $(OTHER_MODULES); do echo "cd $$m && golangci-lint run ./..."; (cd $$m && $(GOLANGCI_LINT) run ./...); done
 
 .PHONY: vulnerabilities
 vulnerabilities: ## check for known vulnerabilities (requires access to https://vuln.go.dev)
-	@set -e; for m in . install examples/controller-runtime; do echo "cd $$m && govulncheck ./..."; \
+	@set -e; for m in . $(PLATFORM_MODULE) install examples/controller-runtime; do echo "cd $$m && govulncheck ./..."; \
 		(cd $$m && $(GOVULNCHECK) ./...); done
 
 .PHONY: rename

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/CycloneDX/cyclonedx-go v0.11.0
 	github.com/dynamic-controller/engine v0.0.0-00010101000000-000000000000
+	github.com/dynamic-controller/engine/test v0.0.0-00010101000000-000000000000
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1
 	github.com/google/uuid v1.6.0
@@ -95,4 +96,7 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
 
-replace github.com/dynamic-controller/engine => ..
+replace (
+	github.com/dynamic-controller/engine => ..
+	github.com/dynamic-controller/engine/test => ../test
+)

@@ -89,8 +89,7 @@ func TestPlatform_RunsWithThePermissionsOfTheChart(t *testing.T) {
 func build(t *testing.T) (binary string) {
 	t.Helper()
 	binary = filepath.Join(t.TempDir(), name)
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/dynamic-controller")
-	build.Dir = ".."
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", "../cmd/dynamic-controller", "-o", binary, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the program: %v\n%s", err, out)

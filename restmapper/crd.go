@@ -3,7 +3,6 @@ package restmapper
 import (
 	"slices"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -14,13 +13,13 @@ type customResourceDefinition struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
-		Group    string                        `json:"group"`
-		Scope    apiextensionsv1.ResourceScope `json:"scope"`
-		Versions []crdVersion                  `json:"versions"`
+		Group    string       `json:"group"`
+		Scope    string       `json:"scope"`
+		Versions []crdVersion `json:"versions"`
 	} `json:"spec"`
 	Status struct {
-		AcceptedNames apiextensionsv1.CustomResourceDefinitionNames `json:"acceptedNames"`
-		Conditions    []crdCondition                                `json:"conditions"`
+		AcceptedNames crdNames       `json:"acceptedNames"`
+		Conditions    []crdCondition `json:"conditions"`
 	} `json:"status"`
 }
 
@@ -29,16 +28,25 @@ type crdVersion struct {
 	Served bool   `json:"served"`
 }
 
+type crdNames struct {
+	Plural     string   `json:"plural"`
+	Singular   string   `json:"singular"`
+	ShortNames []string `json:"shortNames"`
+	Kind       string   `json:"kind"`
+	Categories []string `json:"categories"`
+}
+
 type crdCondition struct {
-	Type   apiextensionsv1.CustomResourceDefinitionConditionType `json:"type"`
-	Status apiextensionsv1.ConditionStatus                       `json:"status"`
+	Type   string `json:"type"`
+	Status string `json:"status"`
 }
 
 func (c *customResourceDefinition) DeepCopyObject() runtime.Object {
 	out := *c
 	out.ObjectMeta = *c.ObjectMeta.DeepCopy()
 	out.Spec.Versions = slices.Clone(c.Spec.Versions)
-	out.Status.AcceptedNames = *c.Status.AcceptedNames.DeepCopy()
+	out.Status.AcceptedNames.ShortNames = slices.Clone(c.Status.AcceptedNames.ShortNames)
+	out.Status.AcceptedNames.Categories = slices.Clone(c.Status.AcceptedNames.Categories)
 	out.Status.Conditions = slices.Clone(c.Status.Conditions)
 	return &out
 }
@@ -58,7 +66,7 @@ func reduceCRD(object any) (any, error) {
 // objects have been finalized.
 func (c *customResourceDefinition) established() bool {
 	return slices.ContainsFunc(c.Status.Conditions, func(c crdCondition) bool {
-		return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue
+		return c.Type == "Established" && c.Status == "True"
 	})
 }
 
@@ -72,7 +80,7 @@ func (c *customResourceDefinition) crd() *crd {
 		name: c.Name, group: c.Spec.Group, established: c.established(),
 		resource: &resource{
 			name: names.Plural, singular: names.Singular, kind: names.Kind,
-			namespaced: c.Spec.Scope == apiextensionsv1.NamespaceScoped,
+			namespaced: c.Spec.Scope == "Namespaced",
 			shortNames: names.ShortNames, categories: names.Categories, verbs: crdVerbs,
 		},
 	}

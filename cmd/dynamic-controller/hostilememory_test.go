@@ -23,7 +23,7 @@ import (
 // The flags extend TestMemoryLimit_HostileInstances. The measurement that the limits are designed for takes a few
 // minutes, most of which the API server needs to create the instances. "make test-long" includes it:
 //
-//	go test ./cmd/dynamic-controller -run TestMemoryLimit_HostileInstances -hostile-for 2m -hostile-types all
+//	go test -C cmd/dynamic-controller -run TestMemoryLimit_HostileInstances -hostile-for 2m -hostile-types all
 var (
 	hostileFor = flag.Duration("hostile-for", 10*time.Second,
 		"how long TestMemoryLimit_HostileInstances attacks the platform")

@@ -132,7 +132,7 @@ func checkMonitored(t *testing.T, body string) {
 	t.Helper()
 	exported := exportedMetrics(body)
 	if *updateMetrics {
-		text := "# Metrics with types and labels. To update: go test ./cmd/dynamic-controller -run TestMetrics_Include " +
+		text := "# Metrics with types and labels. To update: go test -C cmd/dynamic-controller -run TestMetrics_Include " +
 			"-update-metrics\n" + strings.Join(exported, "\n") + "\n"
 		if err := os.WriteFile(monitoredMetrics, []byte(text), 0o644); err != nil {
 			t.Fatal(err)

@@ -67,8 +67,10 @@ func buildPrevious(t *testing.T) (program string) {
 		t.Fatalf("extract %s: %v", previous, err)
 	}
 	built := filepath.Join(dir, "built")
-	build := exec.Command("go", "build", "-o", built, "./cmd/dynamic-controller")
-	build.Dir, build.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	// In older versions, the program belongs to the module of the library.
+	build := exec.Command("go", "build", "-o", built, ".")
+	build.Dir = filepath.Join(dir, "cmd", "dynamic-controller")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", previous, err, out)
 	}

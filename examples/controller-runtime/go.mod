@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/dynamic-controller/engine v0.0.0-00010101000000-000000000000
+	github.com/dynamic-controller/engine/test v0.0.0-00010101000000-000000000000
 	github.com/go-logr/logr v1.4.3
 	go.uber.org/goleak v1.3.0
 	k8s.io/api v0.37.2
@@ -70,4 +71,7 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace github.com/dynamic-controller/engine => ../..
+replace (
+	github.com/dynamic-controller/engine => ../..
+	github.com/dynamic-controller/engine/test => ../../test
+)

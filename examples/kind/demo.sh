@@ -3,7 +3,7 @@
 # KIND_DEMO_LOG, for make kind-picture.
 set -eu
 cd "$(dirname "$0")/../.."
-go build -o bin/demo ./examples/demo
+go build -C examples -o ../bin/demo ./demo
 exec examples/kind/with-cluster.sh "make kind-demo" dynamic-controller-demo \
 	bin/demo --namespace dynamic-controller-system --deployed examples/kind/kill-pod \
 	--transcript "${KIND_DEMO_LOG:-bin/kind-demo.log}"

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -34,12 +33,13 @@ func (b built) Run() int {
 	}
 	defer os.RemoveAll(dir)
 	binaries = dir
-	build := exec.Command("go", "build", "-o", dir, "./examples/demo", "./cmd/dynamic-controller")
-	build.Dir = filepath.FromSlash(root)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the image
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the programs: %v\n%s", err, out)
-		return 1
+	for _, program := range []string{"../demo", "../../cmd/dynamic-controller"} { // in two modules
+		build := exec.Command("go", "build", "-C", program, "-o", dir, ".")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the image
+		if out, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", program, err, out)
+			return 1
+		}
 	}
 	return b.tests.Run()
 }

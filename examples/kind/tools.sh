@@ -39,6 +39,6 @@ use_privileges() {
 # build_image IMAGE builds the image of the platform, which contains only its binary.
 build_image() {
 	arch=$(docker version --format '{{.Server.Arch}}')
-	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -ldflags '-s -w' -o bin/kind/image/dynamic-controller ./cmd/dynamic-controller
+	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -C cmd/dynamic-controller -ldflags '-s -w' -o "$PWD/bin/kind/image/dynamic-controller" .
 	docker build --quiet --tag "$1" --file examples/kind/Dockerfile bin/kind/image >/dev/null
 }

@@ -117,7 +117,7 @@ func (b *builder) compile(ctx context.Context, built platform.Build, work, dir s
 		if err := b.writeBinary(dir, target, path, license); err != nil {
 			return nil, nil, err
 		}
-		if modules, err = platform.AppendModules(modules, path); err != nil {
+		if modules, err = platform.AppendModules(modules, path, b.version); err != nil {
 			return nil, nil, err
 		}
 		if target.OS != "linux" {

@@ -131,13 +131,18 @@ func tagCommand(ctx context.Context, flags *flag.FlagSet, args []string, out, _ 
 	s := source{}
 	flags.StringVar(&s.version, "version", "", "the `VERSION`, for example v0.1.0")
 	flags.StringVar(&s.dir, "source", "..", "the `DIRECTORY` of the module")
-	modules := flags.String("modules", "examples/controller-runtime",
-		"the directories of the nested `MODULES` to tag, separated by commas")
+	modules := flags.String("modules", "test,cmd/dynamic-controller,examples/controller-runtime",
+		"the directories of the nested `MODULES` to tag, separated by commas. A module must follow those that it replaces")
+	check := flags.Bool("check", false, "only check that the tags exist")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if err := s.open(ctx); err != nil {
 		return err
 	}
-	return s.tag(ctx, strings.Split(*modules, ","), out)
+	nested := strings.Split(*modules, ",")
+	if *check {
+		return s.checkTags(ctx, nested, out)
+	}
+	return s.tag(ctx, nested, out)
 }

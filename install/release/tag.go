@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/mod/modfile"
@@ -16,8 +17,8 @@ import (
 )
 
 // tag creates the tag of the version, and a tag for each nested module. In the tagged commit, a nested module requires
-// the version instead of replacing the engine with a directory. This commit follows the released one, and is on no
-// branch. Nothing is pushed.
+// the version of the modules that it otherwise replaces with directories: the engine, and nested modules before it. This
+// commit follows the released one, and is on no branch. Nothing is pushed.
 func (s *source) tag(ctx context.Context, nested []string, out io.Writer) error {
 	if s.dirty {
 		return errors.New("a working tree with changes cannot be tagged")
@@ -25,10 +26,7 @@ func (s *source) tag(ctx context.Context, nested []string, out io.Writer) error 
 	if s.changes.unreleased {
 		return fmt.Errorf("CHANGELOG.md says that %s is not released: replace the remark with the date", s.version)
 	}
-	tags := []string{s.version}
-	for _, dir := range nested {
-		tags = append(tags, dir+"/"+s.version)
-	}
+	tags := s.tags(nested)
 	for _, name := range tags {
 		if _, err := s.git(ctx, "rev-parse", "--verify", "--quiet", "refs/tags/"+name); err == nil {
 			return fmt.Errorf("the tag %s exists already", name)
@@ -53,6 +51,34 @@ func (s *source) tag(ctx context.Context, nested []string, out io.Writer) error 
 	return nil
 }
 
+// tags returns the tag of the version, and those of nested modules.
+func (s *source) tags(nested []string) []string {
+	tags := []string{s.version}
+	for _, dir := range nested {
+		tags = append(tags, dir+"/"+s.version)
+	}
+	return tags
+}
+
+// checkTags returns an error unless all tags exist, and nested modules were tagged for the commit.
+func (s *source) checkTags(ctx context.Context, nested []string, out io.Writer) error {
+	for i, name := range s.tags(nested) {
+		revision := "refs/tags/" + name + "^{commit}"
+		if i > 0 {
+			revision += "^"
+		}
+		tagged, err := s.git(ctx, "rev-parse", "--verify", "--quiet", revision)
+		if err != nil {
+			return fmt.Errorf("the tag %s does not exist: push all tags that make release-tags creates", name)
+		}
+		if tagged != s.commit {
+			return fmt.Errorf("the tag %s is for the commit %s, not %s", name, tagged, s.commit)
+		}
+		fmt.Fprintln(out, "found the tag", name)
+	}
+	return nil
+}
+
 // commitNested commits the nested modules without replacements in a temporary worktree, and returns the commit.
 func (s *source) commitNested(ctx context.Context, nested []string) (string, error) {
 	work, err := os.MkdirTemp("", "release-tag-*")
@@ -60,89 +86,109 @@ func (s *source) commitNested(ctx context.Context, nested []string) (string, err
 		return "", err
 	}
 	defer os.RemoveAll(work)
-	sums, err := s.sums(filepath.Join(work, "module.zip"))
-	if err != nil {
-		return "", err
-	}
 	tree := filepath.Join(work, "tree")
 	if _, err := s.git(ctx, "worktree", "add", "--quiet", "--detach", tree, s.commit); err != nil {
 		return "", err
 	}
 	defer func() { _, _ = s.git(context.WithoutCancel(ctx), "worktree", "remove", "--force", tree) }()
+	released := releasedModules{}
+	if err := s.release(released, tree, s.commit, ""); err != nil {
+		return "", err
+	}
 	for _, dir := range nested {
-		if err := s.requireVersion(filepath.Join(tree, dir), sums); err != nil {
+		if err := released.require(s.version, filepath.Join(tree, dir)); err != nil {
+			return "", err
+		}
+		if _, err := git(ctx, tree, "add", "--all"); err != nil {
+			return "", err
+		}
+		written, err := git(ctx, tree, "write-tree")
+		if err != nil {
+			return "", err
+		}
+		if err := s.release(released, tree, written, dir); err != nil {
 			return "", err
 		}
 	}
 	message := "Require " + s.version + " in nested modules"
-	if _, err := git(ctx, tree, "add", "--all"); err != nil {
-		return "", err
-	}
 	if _, err := git(ctx, tree, "commit", "--quiet", "--message", message); err != nil {
 		return "", err
 	}
 	return git(ctx, tree, "rev-parse", "HEAD")
 }
 
-// sums returns the lines of go.sum for the version, which no proxy has yet.
-func (s *source) sums(archive string) ([]string, error) {
-	f, err := os.Create(archive)
+// releasedModules contains the lines of go.sum for the version of each module, which no proxy has yet, by module path.
+type releasedModules map[string][]string
+
+// release adds the module in a directory of a revision, which can be a tree. The worktree has the same files.
+func (s *source) release(released releasedModules, worktree, revision, dir string) error {
+	file := filepath.Join(worktree, dir, "go.mod")
+	content, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	m := module.Version{Path: modfile.ModulePath(content), Version: s.version}
 	root, err := filepath.Abs(s.dir)
-	if err == nil {
-		err = zip.CreateFromVCS(f, module.Version{Path: s.module, Version: s.version}, root, s.commit, "")
+	if err != nil {
+		return err
 	}
-	if closeErr := f.Close(); err == nil {
+	archive, err := os.CreateTemp("", "release-module-*.zip")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(archive.Name())
+	err = zip.CreateFromVCS(archive, m, root, revision, dir)
+	if closeErr := archive.Close(); err == nil {
 		err = closeErr
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	hash, err := dirhash.HashZip(archive, dirhash.Hash1)
+	hash, err := dirhash.HashZip(archive.Name(), dirhash.Hash1)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	modHash, err := dirhash.Hash1([]string{"go.mod"}, func(string) (io.ReadCloser, error) {
-		return os.Open(filepath.Join(s.dir, "go.mod"))
-	})
+	modHash, err := dirhash.Hash1([]string{"go.mod"}, func(string) (io.ReadCloser, error) { return os.Open(file) })
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return []string{
-		fmt.Sprintf("%s %s %s\n", s.module, s.version, hash),
-		fmt.Sprintf("%s %s/go.mod %s\n", s.module, s.version, modHash),
-	}, nil
+	released[m.Path] = []string{
+		fmt.Sprintf("%s %s %s\n", m.Path, m.Version, hash),
+		fmt.Sprintf("%s %s/go.mod %s\n", m.Path, m.Version, modHash),
+	}
+	return nil
 }
 
-// requireVersion lets a nested module require the version, and removes the replacement.
-func (s *source) requireVersion(dir string, sums []string) error {
-	path := filepath.Join(dir, "go.mod")
-	content, err := os.ReadFile(path)
+// require lets the module in a directory require the version of the modules that it replaces.
+func (r releasedModules) require(version, dir string) error {
+	file := filepath.Join(dir, "go.mod")
+	content, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	mod, err := modfile.Parse(path, content, nil)
+	mod, err := modfile.Parse(file, content, nil)
 	if err != nil {
 		return err
 	}
-	if err := mod.AddRequire(s.module, s.version); err != nil {
-		return err
-	}
-	if err := mod.DropReplace(s.module, ""); err != nil {
-		return err
+	var sums []string
+	for _, replaced := range slices.Clone(mod.Replace) {
+		path := replaced.Old.Path
+		if r[path] == nil {
+			return fmt.Errorf("%s replaces %s, which is not tagged before it", file, path)
+		}
+		if err := errors.Join(mod.AddRequire(path, version), mod.DropReplace(path, "")); err != nil {
+			return err
+		}
+		sums = append(sums, r[path]...)
 	}
 	mod.Cleanup()
-	if len(mod.Replace) > 0 {
-		return fmt.Errorf("%s replaces other modules than %s", path, s.module)
-	}
 	if content, err = mod.Format(); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path, content, 0o644); err != nil {
+	if err := os.WriteFile(file, content, 0o644); err != nil {
 		return err
 	}
+	slices.Sort(sums)
 	return addLines(filepath.Join(dir, "go.sum"), sums)
 }
 

@@ -8,7 +8,7 @@ import "k8s.io/apimachinery/pkg/runtime/schema"
 // namespaces.
 //
 // The API server does not reject a CustomResourceDefinition with such a plural, and discovery lists all verbs for it.
-// The names are those in k8s.io/apiserver/pkg/endpoints/request.
+// The names are those in k8s.io/apiserver/pkg/endpoints/request, with which a test of the platform compares them.
 func Misrouted(resource schema.GroupResource, namespaced bool) []string {
 	switch name := resource.Resource; {
 	case (name == "watch" || name == "proxy") && namespaced: // prefixes of deprecated paths, such as /watch/pods

@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/dynamic-controller/engine v0.0.0-00010101000000-000000000000
+	github.com/dynamic-controller/engine/test v0.0.0-00010101000000-000000000000
 	github.com/go-logr/logr v1.4.4
 	github.com/kubernetes-sigs/kro v0.9.4
 	go.uber.org/goleak v1.3.0
@@ -91,6 +92,9 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace github.com/dynamic-controller/engine => ../..
-
 tool github.com/kubernetes-sigs/kro/cmd/controller
+
+replace (
+	github.com/dynamic-controller/engine => ../..
+	github.com/dynamic-controller/engine/test => ..
+)

@@ -42,7 +42,8 @@ type platform struct {
 // has as many workers as ours. None of them elects a leader.
 var platforms = []platform{
 	{
-		name: "ours", module: filepath.Join("..", ".."), pkg: "./cmd/dynamic-controller",
+		name: "ours", module: filepath.Join("..", "..", "cmd", "dynamic-controller"),
+		pkg: "github.com/dynamic-controller/engine/cmd/dynamic-controller",
 		args: []string{"run", "--allow-platform-identity", "--namespace", platformNamespace, "--leader-elect=false",
 			"--health-probe-bind-address", "0"},
 		definitions: schema.GroupVersionResource{

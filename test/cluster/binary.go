@@ -22,7 +22,7 @@ const (
 var ErrNoBinary = errors.New("control plane binary not found: run make controlplane first")
 
 // binary returns the path of the control plane binary. The path is the value of CONTROLPLANE_BIN. It defaults to
-// bin/controlplane in this module or, if KUBEBUILDER_ASSETS names a folder with etcd and kube-apiserver, to
+// bin/controlplane in the repository or, if KUBEBUILDER_ASSETS names a folder with etcd and kube-apiserver, to
 // bin/controlplane-launcher, which runs these programs.
 func binary() (string, error) {
 	path := os.Getenv(binaryEnv)
@@ -34,7 +34,7 @@ func binary() (string, error) {
 			}
 			name = "controlplane-launcher"
 		}
-		root, err := moduleRoot()
+		root, err := repositoryRoot()
 		if err != nil {
 			return "", err
 		}
@@ -60,9 +60,9 @@ func checkAssets(folder string) error {
 	return nil
 }
 
-// moduleRoot returns the root directory of this module. It searches the working directory and its parents, and skips
-// nested modules. In a test, the working directory is the directory of the test's package.
-func moduleRoot() (string, error) {
+// repositoryRoot returns the directory of the library's module, which contains all other modules. It searches the
+// working directory and its parents. In a test, the working directory is the directory of the test's package.
+func repositoryRoot() (string, error) {
 	start, err := os.Getwd()
 	if err != nil {
 		return "", err

@@ -144,7 +144,7 @@ func checkMake(t *testing.T, c call) {
 }
 
 // goFlags contains the flags of go that snippets can use. Tests define other flags.
-var goFlags = []string{"bench", "benchtime", "c", "count", "modfile", "o", "run", "tags", "timeout", "v"}
+var goFlags = []string{"C", "bench", "benchtime", "c", "count", "modfile", "o", "run", "tags", "timeout", "v"}
 
 // checkGo checks that packages exist, and that they have the benchmarks and the flags.
 func checkGo(t *testing.T, c call) {
@@ -154,6 +154,10 @@ func checkGo(t *testing.T, c call) {
 	case "build", "run", "test", "vet":
 	default:
 		t.Fatalf("go %s is an unknown command: add a check to the test", c.args[1])
+	}
+	if c.args[2] == "-C" {
+		checkFolder(t, call{args: c.args[:4], dirs: c.dirs})
+		c.dirs = inFolder(c.dirs, c.args[3])
 	}
 	sources := ""
 	for _, arg := range c.args[2:] {

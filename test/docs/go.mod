@@ -3,7 +3,7 @@ module github.com/dynamic-controller/engine/test/docs
 go 1.26.0
 
 require (
-	github.com/dynamic-controller/engine v0.0.0-00010101000000-000000000000
+	github.com/dynamic-controller/engine/test v0.0.0-00010101000000-000000000000
 	github.com/yuin/goldmark v1.8.7
 	go.uber.org/goleak v1.3.0
 	helm.sh/helm/v4 v4.2.4
@@ -148,4 +148,7 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
 
-replace github.com/dynamic-controller/engine => ../..
+replace (
+	github.com/dynamic-controller/engine => ../..
+	github.com/dynamic-controller/engine/test => ..
+)

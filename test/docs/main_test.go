@@ -57,7 +57,8 @@ func (w withPrograms) Run() int {
 }
 
 func build(dir string) error {
-	for module, packages := range map[string][]string{".": {"./kubectl", "./helm"}, root: {"./cmd/dynamic-controller"}} {
+	platform := filepath.Join(root, "cmd", "dynamic-controller")
+	for module, packages := range map[string][]string{".": {"./kubectl", "./helm"}, platform: {"."}} {
 		cmd := exec.Command("go", append([]string{"build", "-ldflags", "-s -w", "-o", dir}, packages...)...)
 		cmd.Dir = module
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -21,7 +21,7 @@
 //
 // The following command runs a hundred rounds of random faults with one leader, with shards and with the platform:
 //
-//	go test ./test/e2e -run Rounds -rounds 100 -seed 7
+//	go test -C test ./e2e -run Rounds -rounds 100 -seed 7
 //
 // The faults of a round, and the order of its changes, depend only on the seed and the round's number, so that "-seed 7
 // -from 42 -rounds 1" repeats the faults of round 42. The number of changes also depends on the time that the faults

@@ -45,7 +45,7 @@ func newPlatform(t *testing.T) *fleet {
 	t.Helper()
 	f := newMembers(t, 3)
 	binary := filepath.Join(t.TempDir(), "dynamic-controller")
-	build := exec.Command("go", "build", "-o", binary, "../../cmd/dynamic-controller")
+	build := exec.Command("go", "build", "-C", "../../cmd/dynamic-controller", "-o", binary, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // As in the image.
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the platform: %v\n%s", err, out)

@@ -13,8 +13,8 @@ import (
 const (
 	// Name is the name of the program, of its image and of its chart.
 	Name = "dynamic-controller"
-	// program is the package of the platform.
-	program = "./cmd/" + Name
+	// program is the folder of the platform, which is a module.
+	program = "cmd/" + Name
 )
 
 // Build describes what is built.
@@ -37,9 +37,8 @@ func (b Build) Compile(ctx context.Context, source string, target Target, output
 	}
 	ldflags := fmt.Sprintf("-s -w -X main.version=%s -X main.commit=%s", b.Version, b.Commit)
 	// The version and the commit are those above, so that a copy of the files without .git has the same result.
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", output,
-		program)
-	cmd.Dir = source
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", output, ".")
+	cmd.Dir = filepath.Join(source, filepath.FromSlash(program))
 	// The last value of each variable takes effect. GOAMD64 and GOARM64 select the minimum level, regardless of this
 	// machine. GOFLAGS could contain tags.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+target.OS, "GOARCH="+target.Arch, "GOAMD64=v1",

@@ -17,7 +17,7 @@ import (
 const SBOMSuffix = ".cdx.json"
 
 // NewSBOM returns the SBOM of a binary in CycloneDX's JSON format. It lists the modules that the linker has recorded in
-// the binary, and the standard library.
+// the binary, and the standard library. Modules of this repository have the same version as the binary.
 func NewSBOM(binary, version string) ([]byte, error) {
 	content, err := os.ReadFile(binary)
 	if err != nil {
@@ -44,7 +44,7 @@ func newBOM(info *debug.BuildInfo, version string, digest [sha256.Size]byte) *cd
 
 	components := []cdx.Component{library("std", strings.TrimPrefix(info.GoVersion, "go"))}
 	for _, module := range info.Deps {
-		components = append(components, moduleComponent(module))
+		components = append(components, moduleComponent(module, version))
 	}
 	refs := make([]string, len(components))
 	for i, c := range components {
@@ -59,11 +59,8 @@ func newBOM(info *debug.BuildInfo, version string, digest [sha256.Size]byte) *cd
 	return bom
 }
 
-func moduleComponent(module *debug.Module) cdx.Component {
-	used := module
-	if module.Replace != nil {
-		used = module.Replace
-	}
+func moduleComponent(module *debug.Module, version string) cdx.Component {
+	used := usedModule(module, version)
 	c := library(used.Path, used.Version)
 	if used.Sum != "" {
 		// The checksum of the files in the module, as in go.sum.

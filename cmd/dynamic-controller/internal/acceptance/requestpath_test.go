@@ -1,4 +1,4 @@
-package requestpath
+package acceptance
 
 import (
 	"net/http"
@@ -6,13 +6,12 @@ import (
 	"slices"
 	"testing"
 
-	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apiserver/pkg/endpoints/request"
-)
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+	"github.com/dynamic-controller/engine/internal/requestpath"
+)
 
 // misroutedBy returns the verbs whose requests the API server's parser misroutes.
 func misroutedBy(t *testing.T, resource schema.GroupResource, namespaced bool) (verbs []string) {
@@ -27,7 +26,7 @@ func misroutedBy(t *testing.T, resource schema.GroupResource, namespaced bool) (
 		namespace = "shop"
 		within = prefix + "namespaces/" + namespace + "/" + resource.Resource
 	}
-	parser := request.RequestInfoFactory{
+	parser := apirequest.RequestInfoFactory{
 		APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
 	}
 	for verb, r := range map[string]*http.Request{
@@ -53,6 +52,7 @@ func misroutedBy(t *testing.T, resource schema.GroupResource, namespaced bool) (
 	return verbs
 }
 
+// The test is here because the library does not depend on the API server.
 func TestMisrouted_MatchesTheAPIServer(t *testing.T) {
 	for _, name := range []string{
 		"watch", "proxy", "namespaces", "status", "finalize", "scale", "bindings", "log", "exec", "apis", "api", "v1",
@@ -60,13 +60,14 @@ func TestMisrouted_MatchesTheAPIServer(t *testing.T) {
 	} {
 		for _, namespaced := range []bool{false, true} {
 			resource := schema.GroupResource{Group: "parts.example.com", Resource: name}
-			if got, want := Misrouted(resource, namespaced), misroutedBy(t, resource, namespaced); !slices.Equal(got, want) {
+			want := misroutedBy(t, resource, namespaced)
+			if got := requestpath.Misrouted(resource, namespaced); !slices.Equal(got, want) {
 				t.Errorf("%s (namespaced: %t): got %q, want %q", name, namespaced, got, want)
 			}
 		}
 	}
 	// Built-in namespaces are served although the parser returns the name as the namespace.
-	if got := Misrouted(schema.GroupResource{Resource: "namespaces"}, false); len(got) > 0 {
+	if got := requestpath.Misrouted(schema.GroupResource{Resource: "namespaces"}, false); len(got) > 0 {
 		t.Errorf("got %q for built-in namespaces", got)
 	}
 }

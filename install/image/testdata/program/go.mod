@@ -1,3 +1,0 @@
-module example.com/program
-
-go 1.26.0
