@@ -414,7 +414,7 @@ func (c *call) write(
 		last.finding = storedDifferently(entries, c.config.Name, child.config.Object, now.Object)
 	}
 	if child.entry.applied.written.uid != last.written.uid {
-		child.entry.kept, child.entry.earlier = nil, nil // they belong to another object
+		child.entry.kept, child.entry.earlier = othersPaths{}, othersPaths{} // they belong to another object
 	}
 	child.entry.known, child.entry.applied = true, last
 	return now, nil

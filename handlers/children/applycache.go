@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
@@ -53,10 +52,8 @@ type childEntry struct {
 	// known is set if the run has applied the child, or has failed to create it.
 	known   bool
 	applied lastApply
-	// kept are items that can be edited items of the child, and stay. They outlast a change of the desired child.
-	kept []fieldpath.Path
-	// earlier are fields that other managers had set before the object was adopted or restored.
-	earlier []fieldpath.Path
+	kept    othersPaths // items that can be edited items of the child, and stay
+	earlier othersPaths // fields that other managers had set before the object was adopted or restored
 	// futile is the hash of a desired child that the API server refuses even with repaired managedFields.
 	futile     string
 	fights     fights     // limits what other clients undo

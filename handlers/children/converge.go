@@ -399,9 +399,9 @@ func hasOtherOwner(entries ownership.Entries, list fieldpath.Path, manager strin
 // remember stores which items and fields of others the object has. Those from before an adoption are known only if the
 // apply is complete.
 func (v *convergence) remember(isComplete bool) {
-	v.child.entry.kept = appendNew(v.child.entry.kept, v.kept)
+	v.child.entry.kept.existing = appendNew(v.child.entry.kept.existing, v.kept)
 	if earlier := v.earlierFields(); isComplete && len(earlier) > 0 {
-		v.child.entry.earlier = earlier
+		v.child.entry.earlier.existing = earlier
 	}
 }
 

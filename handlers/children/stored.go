@@ -49,17 +49,17 @@ func (f finding) review(manager string, config, object *unstructured.Unstructure
 // finding returns the finding for the latest version of a child that has been applied.
 func (d *child) finding(object *unstructured.Unstructured) finding {
 	entry := d.entry
-	if len(entry.kept)+len(entry.earlier) > 0 && !entry.applied.written.isAfter(object) {
-		entry.kept = undesiredIn(object, d.manager, entry.kept)
-		entry.earlier = undesiredIn(object, d.manager, entry.earlier)
+	if !entry.applied.written.isAfter(object) {
+		entry.kept.update(object, d.manager)
+		entry.earlier.update(object, d.manager)
 	}
 	switch {
 	case entry.applied.finding.reason != "":
 		return entry.applied.finding
-	case len(entry.kept) > 0:
-		return finding{ReasonUndesiredItem, entry.kept[0]}
-	case len(entry.earlier) > 0:
-		path := entry.earlier[0]
+	case len(entry.kept.undesired) > 0:
+		return finding{ReasonUndesiredItem, entry.kept.undesired[0]}
+	case len(entry.earlier.undesired) > 0:
+		path := entry.earlier.undesired[0]
 		if d.kind == secretKind.GroupKind() {
 			path = path[:1] // the keys can be secret, too
 		}
@@ -98,19 +98,32 @@ func isData(kind schema.GroupKind, path fieldpath.Path) bool {
 		slices.Contains([]string{"data", "binaryData"}, *path[0].FieldName)
 }
 
-// undesiredIn returns the items that an object still has, and that the manager has not applied.
-func undesiredIn(object *unstructured.Unstructured, manager string, items []fieldpath.Path) (left []fieldpath.Path) {
+// othersPaths are items or fields of a child that belong to others.
+type othersPaths struct {
+	// existing outlasts changes of the desired child, which can get and lose the items and fields.
+	existing []fieldpath.Path
+	// undesired are those that the Reconciler has not applied.
+	undesired []fieldpath.Path
+}
+
+// update narrows the paths down to those that exist in an object. Without managedFields, which the cache can leave out,
+// the Reconciler has applied what it had applied before.
+func (o *othersPaths) update(object *unstructured.Unstructured, manager string) {
+	if len(o.existing) == 0 {
+		return
+	}
+	isMissing := func(path fieldpath.Path) bool {
+		_, exists := ownership.Lookup(object.Object, path)
+		return !exists
+	}
+	o.existing = slices.DeleteFunc(o.existing, isMissing)
 	entries, err := ownership.Of(object)
-	if err != nil {
-		return items
+	if err != nil || len(entries) == 0 {
+		o.undesired = slices.DeleteFunc(o.undesired, isMissing)
+		return
 	}
 	applied, _ := entries.AppliedBy(manager)
-	for _, path := range items {
-		if _, exists := ownership.Lookup(object.Object, path); exists && !applied.Has(path) {
-			left = append(left, path)
-		}
-	}
-	return left
+	o.undesired = slices.DeleteFunc(slices.Clone(o.existing), applied.Has)
 }
 
 // storedDifferently returns the first field whose value in an object is not the applied one, after the API server has

@@ -104,8 +104,8 @@ func (c *converging) adopt(child *unstructured.Unstructured) children.ChildResul
 	return result.Children[0]
 }
 
-// checkFieldFromBefore adopts the ConfigMap "adopted". It checks that the field "other" stays and is reported until it
-// is removed, or until it is desired.
+// checkFieldFromBefore adopts the ConfigMap "adopted". It checks that the field "other" stays and is reported while it
+// exists and is not desired.
 func (c *converging) checkFieldFromBefore(isDesired bool) {
 	c.Helper()
 	child := newConfigMap("", "adopted", "new")
@@ -126,6 +126,11 @@ func (c *converging) checkFieldFromBefore(isDesired bool) {
 	}
 	if got := c.adopt(child); got.Reason != "" {
 		c.Errorf("at the end: got the reason %q for %q", got.Reason, got.Field)
+	}
+	delete(child.Object["data"].(map[string]any), "other")
+	want := map[bool]string{true: children.ReasonUndesiredField}[isDesired] // it stays because of the manager "before"
+	if got := c.adopt(child); got.Reason != want {
+		c.Errorf("without the field in the desired child: got the reason %q, want %q", got.Reason, want)
 	}
 }
 
