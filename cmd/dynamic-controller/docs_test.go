@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -134,6 +135,46 @@ func TestDocs_ArchitectureLinksToEveryPackage(t *testing.T) {
 	}
 	if len(packages) < 70 {
 		t.Errorf("found only %d packages", len(packages))
+	}
+}
+
+// The table in VERSIONING.md must state for each public package of the library whether it is stable.
+func TestDocs_VersioningListsEveryPublicPackage(t *testing.T) {
+	text, err := os.ReadFile("../../VERSIONING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "\n### Packages\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	var listed []string
+	for _, match := range regexp.MustCompile(`(?m)^\| \[(\S+)\]\((\S+)\) \| (yes|no)\b`).FindAllStringSubmatch(table, -1) {
+		if match[1] != match[2] {
+			t.Errorf("the link to %s leads to %s", match[1], match[2])
+		}
+		listed = append(listed, match[1])
+	}
+	var packages []string
+	for _, root := range []string{"dynamiccontroller", "handlers", "restmapper"} {
+		err := filepath.WalkDir("../../"+root, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if entry.IsDir() && (entry.Name() == "internal" || entry.Name() == "testdata") {
+				return fs.SkipDir
+			}
+			folder := filepath.ToSlash(strings.TrimPrefix(filepath.Dir(path), filepath.FromSlash("../../")))
+			if filepath.Ext(path) == ".go" && !strings.HasSuffix(path, "_test.go") && !slices.Contains(packages, folder) {
+				packages = append(packages, folder)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.Sort(packages)
+	if !slices.Equal(listed, packages) {
+		t.Errorf("VERSIONING.md lists the packages %q, want %q", listed, packages)
 	}
 }
 
