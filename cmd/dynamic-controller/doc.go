@@ -45,6 +45,6 @@
 // /flagz and profiles to users whom the API server permits to read them. With --webhook-bind-address, every replica
 // also serves a webhook that rejects invalid Blueprints before they are stored.
 //
-// docs/operations.md describes how to run the platform and which permissions it needs, and docs/security.md describes
-// the trust model.
+// docs/operations.md describes how to run the platform, docs/reference.md which permissions it needs, and
+// docs/security.md the trust model.
 package main

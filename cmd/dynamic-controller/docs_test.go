@@ -44,9 +44,9 @@ func TestDocs_TrustModelNamesExistingTests(t *testing.T) {
 	}
 }
 
-// The table of messages in docs/operations.md must be one table, and the program must log each message.
+// The table of messages in docs/reference.md must be one table, and the program must log each message.
 func TestDocs_LogMessagesExist(t *testing.T) {
-	text, err := os.ReadFile("../../docs/operations.md")
+	text, err := os.ReadFile("../../docs/reference.md")
 	if err != nil {
 		t.Fatal(err)
 	}

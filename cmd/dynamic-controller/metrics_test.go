@@ -92,7 +92,7 @@ func TestMetrics_IncludeBlueprintsAndTheirTypes(t *testing.T) {
 // with an asterisk.
 func checkDocumented(t *testing.T, body string) {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/operations.md")
+	text, err := os.ReadFile("../../docs/reference.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@ package events
 
 import corev1 "k8s.io/api/core/v1"
 
-// Reason identifies what happened. The reasons are documented in docs/operations.md.
+// Reason identifies what happened. The reasons are documented in docs/reference.md.
 type Reason string
 
 // Event reasons for Blueprints.

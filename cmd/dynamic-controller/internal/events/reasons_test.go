@@ -41,7 +41,7 @@ func declared(t *testing.T) (reasons []Reason) {
 
 // The table in the documentation must contain exactly the declared reasons, with their types.
 func TestReasons_AreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../../docs/operations.md")
+	text, err := os.ReadFile("../../../../docs/reference.md")
 	if err != nil {
 		t.Fatal(err)
 	}
