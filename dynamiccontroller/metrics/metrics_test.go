@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -168,6 +169,35 @@ dynamiccontroller_secondary_watches{state="Forbidden"} 1
 dynamiccontroller_secondary_watches{state="Synced"} 2
 dynamiccontroller_type_state{state="Synced"} 2
 `, metrics.NewStatus(types, metrics.WithoutTypeLabels()))
+}
+
+// Two engines can share a registry if a label distinguishes them.
+func TestNewStatus_OfTwoEnginesWithALabelEach(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	register := func(engine string) error {
+		r := metrics.NewReconciles()
+		r.Reconciled(dynamiccontroller.Reconcile{GVR: widgets})
+		labelled := prometheus.WrapRegistererWith(prometheus.Labels{"engine": engine}, registry)
+		return errors.Join(labelled.Register(r), labelled.Register(metrics.NewStatus(types)))
+	}
+	if err := errors.Join(register("a"), register("b")); err != nil {
+		t.Fatal(err)
+	}
+	if err := register("a"); err == nil {
+		t.Error("a second engine with the same label was registered")
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if n := len(family.GetMetric()); n%2 != 0 {
+			t.Errorf("%s: got %d series, want those of two engines", family.GetName(), n)
+		}
+	}
+	if len(families) == 0 {
+		t.Error("no metrics were exported")
+	}
 }
 
 func TestReconciles_ExportsTimeInQueue(t *testing.T) {
