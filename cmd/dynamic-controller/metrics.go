@@ -16,14 +16,14 @@ import (
 
 // newRegistry returns a registry with all metrics of the process.
 func newRegistry(
-	e *engines, r *replica.Replica, blueprints blueprintStates, clients *clientMetrics,
+	e *engines, r *replica.Replica, p *acceptance.Controller, clients *clientMetrics,
 	features featuregate.MutableFeatureGate, kubernetes serverVersion,
 ) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(e.metrics...)
 	registry.MustRegister(clients.collectors()...)
 	registry.MustRegister(
-		metrics.NewLeadership(r), blueprints, &mapperMetrics{e.mapper, e.kinds.Load}, newVersionMetric(),
+		metrics.NewLeadership(r), blueprintStates(p.States), newOutlivingMetric(p.Outliving), &mapperMetrics{e.mapper, e.kinds.Load}, newVersionMetric(),
 		kubernetes.metric(), featureMetric{features}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -52,6 +52,14 @@ func (s blueprintStates) Collect(to chan<- prometheus.Metric) {
 	for state, n := range s() {
 		to <- gauge(descBlueprints, float64(n), string(state))
 	}
+}
+
+// newOutlivingMetric returns a metric with the number of children of instances that no longer exist.
+func newOutlivingMetric(count func() int) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "dynamiccontroller_outliving_children",
+		Help: "Number of children of instances that no longer exist, which Kubernetes does not delete.",
+	}, func() float64 { return float64(count()) })
 }
 
 // mapperMetrics exports the state of a REST mapper.

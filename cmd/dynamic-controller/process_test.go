@@ -136,7 +136,7 @@ func (p *process) output() string {
 // line contains the fields of a log line that tests use.
 type line struct {
 	Level, Msg, GVR, CRD, Object, Problem, Message, Resource, Verb, Leader, Cause, Endpoint, Address, Type string
-	ReconcileID, TraceID                                                                                   string
+	ReconcileID, TraceID, Objects                                                                          string
 	Term, Generation                                                                                       int64
 }
 

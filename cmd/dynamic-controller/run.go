@@ -95,7 +95,7 @@ func run(ctx context.Context, o *options) error {
 	if err := registerEndpoint(log, r, flagHealth, o.healthAddress, checks.handler()); err != nil {
 		return err
 	}
-	registry := newRegistry(e, r, p.States, clients, o.features, kubernetes)
+	registry := newRegistry(e, r, p.Controller, clients, o.features, kubernetes)
 	registry.MustRegister(append(webhookMetrics, fenceMetrics...)...)
 	metrics := promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	pages := newPages(log, e, newStatusSources(e, r.Status, p.Summaries, info))

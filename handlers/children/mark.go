@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 )
@@ -75,6 +76,21 @@ func (c *call) markOf(ctx context.Context, object metav1.Object) (mark, error) {
 		return noMark, nil // can be adopted
 	}
 	return markOfPredecessor, nil
+}
+
+// MarkedUID returns the UID of the parent in the mark of an object, if the mark names a parent with the same kind,
+// namespace and name as the given one, in a format that this version can read. Otherwise, and for a retained child, it
+// returns "". With the UIDs of existing parents, it shows which children have outlived their parent. The name is the
+// [Config].Name of the parent's [Reconciler]. Anyone who can create an object can forge a mark.
+func MarkedUID(object, parent metav1.Object, kind schema.GroupKind, name string) types.UID {
+	var record parentRecord
+	key, annotations := name+"/parent", object.GetAnnotations()
+	if json.Unmarshal([]byte(annotations[key]), &record) != nil || record.Format > markFormat ||
+		record.Identity != identityOf(parent, kind) || object.GetLabels()[key] != identityLabel(record.Identity) ||
+		annotations[name+"/self"] != cache.MetaObjectToName(object).String() || annotations[name+"/retained-by"] != "" {
+		return ""
+	}
+	return record.UID
 }
 
 // isRestored reports whether the children of an earlier parent with the same name belong to the parent. If the

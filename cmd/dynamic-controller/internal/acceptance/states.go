@@ -1,6 +1,9 @@
 package acceptance
 
 import (
+	"maps"
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
@@ -50,6 +53,21 @@ func (r *registry) states() map[State]int {
 		states[d.state()]++
 	}
 	return states
+}
+
+// Outliving returns the number of children of instances that no longer exist, of all Blueprints.
+func (c *Controller) Outliving() int { return c.registry.outliving() }
+
+func (r *registry) outliving() (count int) {
+	r.mu.Lock()
+	decisions := slices.Collect(maps.Values(r.decisions))
+	r.mu.Unlock()
+	for _, d := range decisions {
+		if d.running != nil && d.running.reconcilers != nil {
+			count += d.running.reconcilers.Outliving()
+		}
+	}
+	return count
 }
 
 // state returns the state of the Blueprint. Problems with the watches of a served type do not affect it.

@@ -50,6 +50,9 @@ type Reconcilers struct {
 	needs   needs
 	schema  *schemaReader
 
+	// kind is the kind of the instances, or empty if it is unknown.
+	kind schema.GroupKind
+
 	mu      sync.Mutex // guards the fields below
 	older   map[string]*Reconciler
 	missing []string
@@ -65,12 +68,16 @@ type shared struct {
 	written *children.Memory
 	// statuses holds the statuses that the cache can lack.
 	statuses *writtenStatuses
+	// outlived holds the instances that no longer exist but have children.
+	outlived *outlived
 	// uncounted reports whether instances have changed since the last count.
 	uncounted atomic.Bool
 }
 
 func newShared(written *children.Memory) *shared {
-	return &shared{referrers: newReferrers(), written: written, statuses: &writtenStatuses{}}
+	return &shared{
+		referrers: newReferrers(), written: written, statuses: &writtenStatuses{}, outlived: &outlived{},
+	}
 }
 
 // byNamespace makes the instances of a type take turns by namespace, so that a tenant with many instances does not
@@ -112,10 +119,14 @@ func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, e
 		newest: newest, changed: plan.Changed, older: map[string]*Reconciler{},
 		schema: newSchemaReader(handlers.Live(contents), revision, plan),
 	}
+	if gvk, err := c.Mapper.KindFor(revision.GVR); err == nil {
+		r.kind = gvk.GroupKind()
+	}
 	if plan.Replaces != nil {
 		// The handler and the watches are replaced at different times, so the old and the new ones must share the index.
 		newest.referrers = plan.Replaces.newest.referrers
 		newest.statuses = plan.Replaces.newest.statuses
+		newest.outlived = plan.Replaces.newest.outlived
 	}
 	if revision.ReportsRevision && revision.Name != "" {
 		if r.Gate = plan.Gate; r.Gate == nil {
@@ -137,6 +148,7 @@ func (r *Reconcilers) reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
 ) error {
 	r.newest.observeDeletion(ctx, id, self)
+	r.newest.outlived.forget(id.NamespacedKey)
 	isBehind := r.newest.statuses.restore(self)
 	selected := r.reconcilerFor(id, self)
 	switch {
@@ -179,7 +191,10 @@ func (r *Reconcilers) gone(ctx context.Context, id dynamiccontroller.ObjectIdent
 	for _, o := range append(older, r.newest) {
 		errs = append(errs, o.gone(ctx, id))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return r.reportOutliving(ctx, id)
 }
 
 // SetPaused pauses or resumes all instances and reports whether the state has changed.

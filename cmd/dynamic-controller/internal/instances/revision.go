@@ -88,6 +88,7 @@ type Reconciler struct {
 	client     dynamic.Interface // client of the platform; see Clients.Client
 	memory     *memory.Budget
 	within     dynamiccontroller.CommonOption // restricts watches to Clients.Namespaces
+	namespaces []string                       // the result of Clients.NamespacesOf for the type
 	identities Identities
 	denials    *identity.Denials
 	stageOf    map[string]int // by resource id
@@ -106,7 +107,7 @@ func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 		Revision: revision, shared: newShared(written), engine: c.Engine, client: c.Client, memory: c.Memory,
 		identities: c.Identities,
 		denials:    identity.NewDenials(clock.RealClock{}), stageOf: revision.depths(),
-		within: dynamiccontroller.WithNamespaces(c.NamespacesOf(revision.GVR)...),
+		within: dynamiccontroller.WithNamespaces(c.NamespacesOf(revision.GVR)...), namespaces: c.NamespacesOf(revision.GVR),
 		record: c.Record,
 	}
 	if r.record == nil {
@@ -171,7 +172,8 @@ func watches(
 	for _, kind := range kinds {
 		options = append(options, dynamiccontroller.Owns(kind, full, managed, withParentLabel, within))
 		if byAnnotation[kind] {
-			options = append(options, dynamiccontroller.Watches(kind, instanceOf, full, managed, withParentLabel, within))
+			options = append(options,
+				dynamiccontroller.Watches(kind, instanceOf, full, managed, withParentLabel, byInstance, within))
 		}
 	}
 	return options
@@ -201,6 +203,11 @@ func instanceOf(_ context.Context, child dynamiccontroller.Object) []string {
 	}
 	return nil
 }
+
+// byInstance is the index of children without an owner reference.
+var byInstance = dynamiccontroller.WithIndex(instanceAnnotation, func(child dynamiccontroller.Object) []string {
+	return instanceOf(context.Background(), child)
+})
 
 // isServed reports whether the platform reconciles children of this kind as instances.
 func (r *Reconciler) isServed(gvk schema.GroupVersionKind) bool {
