@@ -240,6 +240,9 @@ func (s *stepping) unready(ctx context.Context, r *resource, key string) string 
 	if len(r.ready) == 0 {
 		return r.waitsFor(observed, s.isInstance != nil && s.isInstance(r.GVK))
 	}
+	if r.readsOutdated(observed) {
+		return notObserved
+	}
 	return s.unmet(ctx, r, observed.Object)
 }
 

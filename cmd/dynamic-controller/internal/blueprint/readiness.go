@@ -43,8 +43,9 @@ func (r *resource) waitsFor(object *unstructured.Unstructured, isInstance bool) 
 	return waitsFor(childObject{object: object, hidesReasons: r.sensitive}, r.GVK.GroupKind(), isInstance)
 }
 
-// UnmetReadyWhen describes the first condition of readyWhen that an existing child of the resource with the given id
-// does not meet. It returns "" if the child meets all of them. The error describes why they cannot be evaluated.
+// UnmetReadyWhen describes why an existing child of the resource with the given id, which has readyWhen, is not ready:
+// its status is outdated, or it does not meet a condition. It returns "" if the child is ready. The error describes why
+// the conditions cannot be evaluated.
 func (i *Instance) UnmetReadyWhen(
 	ctx context.Context, id string, object *unstructured.Unstructured,
 ) (unmet string, err error) {
@@ -53,6 +54,9 @@ func (i *Instance) UnmetReadyWhen(
 		return "", fmt.Errorf("unknown resource %s", id)
 	}
 	r, e := i.compiled.resources[at], evaluation{self: i.self}
+	if r.readsOutdated(object) {
+		return notObserved, nil
+	}
 	for _, condition := range r.ready {
 		value, err := e.run(ctx, condition, map[string]any{"self": i.self, r.readyVariable(): object.Object})
 		is := false
@@ -91,7 +95,7 @@ func WaitsFor(object *unstructured.Unstructured, isInstance bool) string {
 // it is an instance. The result should rarely change while the child becomes ready, because each change is written to
 // the status of the instance.
 func waitsFor(c childObject, kind schema.GroupKind, isInstance bool) string {
-	if observed, has := c.number("status", "observedGeneration"); has && observed < c.object.GetGeneration() {
+	if isOutdated(c.object) {
 		return notObserved
 	}
 	for _, bad := range []string{"Stalled", "Reconciling"} {
@@ -110,6 +114,23 @@ func waitsFor(c childObject, kind schema.GroupKind, isInstance bool) string {
 		return ""
 	}
 	return c.waitForCondition("Ready")
+}
+
+// readsOutdated reports whether readyWhen reads the status of the object, and the status describes an earlier generation.
+// Whatever such a status contains, it does not show that the object is ready.
+func (r *resource) readsOutdated(object *unstructured.Unstructured) bool {
+	return isOutdated(object) && slices.ContainsFunc(r.ready, func(condition *expressionAt) bool {
+		return slices.ContainsFunc(condition.Paths(), func(p expression.Path) bool {
+			return p[0] == r.readyVariable() && (len(p) == 1 || p[1] == "status") // paths end before ?
+		})
+	})
+}
+
+// isOutdated reports whether the status of an object describes an earlier generation. A status without
+// observedGeneration is never outdated.
+func isOutdated(object *unstructured.Unstructured) bool {
+	observed, has := childObject{object: object}.number("status", "observedGeneration")
+	return has && observed < object.GetGeneration()
 }
 
 const (

@@ -136,6 +136,55 @@ func TestReadiness_readyWhenReplacesTheDefault(t *testing.T) {
 	}
 }
 
+// A status that was computed for an earlier generation is not evidence that the child is ready.
+func TestReadiness_readyWhenReadsNoOutdatedStatus(t *testing.T) {
+	const available = "child.status.availableReplicas == 1"
+	for name, c := range map[string]struct {
+		condition, observed string
+		ready               bool
+	}{
+		"an outdated status":                  {available, "observedGeneration: 1, ", false},
+		"a status of the newest generation":   {available, "observedGeneration: 2, ", true},
+		"a status without observedGeneration": {available, "", true},
+		"an invalid observedGeneration":       {available, "observedGeneration: x, ", true},
+		"an outdated status, read by ?": {
+			"child.?status.?availableReplicas.orValue(0) == 1", "observedGeneration: 1, ", false,
+		},
+		"an outdated status, read with another field": {
+			available + " && child.spec.replicas == 1", "observedGeneration: 1, ", false,
+		},
+		"an outdated status that is not read": {"child.spec.replicas == 1", "observedGeneration: 1, ", true},
+		"nothing is read":                     {"true", "observedGeneration: 1, ", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			child := "{metadata: {name: a, generation: 2}, spec: {replicas: 1}, status: {" + c.observed +
+				"availableReplicas: 1}}"
+			template := ", template: {apiVersion: apps/v1, kind: Deployment, metadata: {name: a}}}"
+			compiled := compile(t, ofWebsites("\n    - {id: child, readyWhen: [\""+c.condition+"\"]"+template),
+				blueprint.Options{})
+			s := step(t, compiled, flowers, map[string]string{"child": child})
+			want := "[]"
+			if !c.ready {
+				want = "[child: waiting for its controller to observe the newest generation]"
+			}
+			if got := fmt.Sprint(s.Unready); got != want || s.Ready != c.ready {
+				t.Errorf("got %s, ready %t, want %s", got, s.Ready, want)
+			}
+			unmet, err := compiled.Instance(object(flowers)).UnmetReadyWhen(t.Context(), "child", object(child))
+			if err != nil || (unmet == "") != c.ready {
+				t.Errorf("why and tree: got %q, %v", unmet, err)
+			}
+			each := strings.ReplaceAll(c.condition, "child.", "each.")
+			collection := compile(t, ofWebsites("\n    - {id: child, forEach: [{x: \"${['a']}\"}], readyWhen: [\""+each+"\"]"+
+				strings.ReplaceAll(template, "name: a", "name: \"${x}\"")), blueprint.Options{})
+			s = step(t, collection, flowers, map[string]string{blueprint.ItemKey("child", "shop", "a"): child})
+			if s.Ready != c.ready {
+				t.Errorf("a collection: got %v, ready %t", s.Unready, s.Ready)
+			}
+		})
+	}
+}
+
 // Some controllers copy their input to the reason of a condition.
 func TestReadiness_hidesReasonsOfSensitiveObjects(t *testing.T) {
 	s := step(t, compile(t, ofWebsites(`
