@@ -23,7 +23,8 @@ func newRegistry(
 	registry.MustRegister(e.metrics...)
 	registry.MustRegister(clients.collectors()...)
 	registry.MustRegister(
-		metrics.NewLeadership(r), blueprintStates(p.States), newOutlivingMetric(p.Outliving), &mapperMetrics{e.mapper, e.kinds.Load}, newVersionMetric(),
+		metrics.NewLeadership(r), blueprintStates(p.States), newOutlivingMetric(p.Outliving),
+		&mapperMetrics{e.mapper, e.kinds.Load}, newVersionMetric(),
 		kubernetes.metric(), featureMetric{features}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)

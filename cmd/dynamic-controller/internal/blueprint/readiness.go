@@ -116,8 +116,8 @@ func waitsFor(c childObject, kind schema.GroupKind, isInstance bool) string {
 	return c.waitForCondition("Ready")
 }
 
-// readsOutdated reports whether readyWhen reads the status of the object, and the status describes an earlier generation.
-// Whatever such a status contains, it does not show that the object is ready.
+// readsOutdated reports whether readyWhen reads the status of the object, and the status describes an earlier
+// generation. Whatever such a status contains, it does not show that the object is ready.
 func (r *resource) readsOutdated(object *unstructured.Unstructured) bool {
 	return isOutdated(object) && slices.ContainsFunc(r.ready, func(condition *expressionAt) bool {
 		return slices.ContainsFunc(condition.Paths(), func(p expression.Path) bool {
