@@ -252,6 +252,34 @@ func (e *examples) checkRetain() {
 	}
 }
 
+// checkKept scales the Deployment, and changes the image afterwards. The replicas and the generated values stay.
+func (e *examples) checkKept() {
+	const version, name = "features.example.com/v1", "example-features/corner"
+	e.wait(version, "Store", name, is("Ready", "True"))
+	generated := func(secret *unstructured.Unstructured) string {
+		data, _, _ := unstructured.NestedStringMap(secret.Object, "data")
+		return data["password"] + " " + data["token"]
+	}
+	before := generated(e.wait("v1", "Secret", name+"-credentials", has("YWRtaW4=", "data", "user")))
+	if len(before) < 40 {
+		e.Errorf("got the generated values %q", before)
+	}
+	e.wait("apps/v1", "Deployment", name, has(int64(2), "spec", "replicas"))
+	e.change("apps/v1", "Deployment", name, `{"spec":{"replicas":5}}`)
+	e.change(version, "Store", name, `{"spec":{"image":"registry.example.com/store:2"}}`)
+	e.wait("apps/v1", "Deployment", name, func(server *unstructured.Unstructured) error {
+		containers, _, _ := unstructured.NestedSlice(server.Object, "spec", "template", "spec", "containers")
+		return has("registry.example.com/store:2", "image")(&unstructured.Unstructured{
+			Object: containers[0].(map[string]any),
+		})
+	})
+	e.wait("apps/v1", "Deployment", name, has(int64(5), "spec", "replicas"))
+	e.wait(version, "Store", name, is("Ready", "True"))
+	if after := generated(e.wait("v1", "Secret", name+"-credentials", exists)); after != before {
+		e.Error("the generated values have changed")
+	}
+}
+
 func (e *examples) checkPaused() {
 	const version, name = "features.example.com/v1", "example-features/desk"
 	e.wait(version, "Lamp", name, is("Paused", "True"))

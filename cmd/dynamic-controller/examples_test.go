@@ -54,6 +54,7 @@ var exampleFiles = map[string]func(*examples){
 	"features/collection.yaml":    (*examples).checkCollection,
 	"features/existing-type.yaml": (*examples).checkExistingType,
 	"features/functions.yaml":     (*examples).checkFunctions,
+	"features/kept.yaml":          (*examples).checkKept,
 	"features/order.yaml":         (*examples).checkOrder,
 	"features/paused.yaml":        (*examples).checkPaused,
 	"features/reference.yaml":     (*examples).checkReference,
