@@ -71,6 +71,9 @@ func TestOwnWrites_KeepTheNewestVersion(t *testing.T) {
 	if got := o.newest(id, versioned("x", "10")); got != nil {
 		t.Errorf("got %v after the deletion", got)
 	}
+	if got := o.record(id, versioned("x", "11")); got != nil {
+		t.Errorf("a late response brought the deleted object back: got %v", got)
+	}
 	o.record(id, versioned("y", "12"))
 	o.recordDeleted(id, versioned("x", "9"))
 	if got := o.newest(id, versioned("x", "10")); got.GetUID() != "y" {

@@ -33,6 +33,7 @@ type converging struct {
 	parent     *unstructured.Unstructured
 	reconciler *children.Reconciler
 	writes     *writeCounter
+	retain     bool            // whether the child is retained
 	result     children.Result // of the last reconcile
 }
 
@@ -51,8 +52,9 @@ func newConverging(t *testing.T) *converging {
 // reconcile reconciles the child, and returns the number of write requests.
 func (c *converging) reconcile(child *unstructured.Unstructured) (writes int64, err error) {
 	c.Helper()
-	before := c.writes.Load()
-	c.result, err = c.reconciler.Reconcile(c.Context(), c.id(c.parents, "p"), c.parent, oneStage(child))
+	before, desired := c.writes.Load(), oneStage(child)
+	desired.Stages[0][0].Retain = c.retain
+	c.result, err = c.reconciler.Reconcile(c.Context(), c.id(c.parents, "p"), c.parent, desired)
 	return c.writes.Load() - before, err
 }
 

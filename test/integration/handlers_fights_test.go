@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -143,6 +144,50 @@ func TestHandlers_ProtectionsAreLimited(t *testing.T) {
 			}
 			result := c.checkFight(child, strip, 120, 50, time.Second)
 			if result.Reason != children.ReasonChangedByOthers || !strings.HasPrefix(result.Field, test.field) {
+				t.Errorf("the result is %+v", result)
+			}
+			c.eventually("the last change is corrected", func() error {
+				_, err := c.reconcile(child)
+				return err
+			})
+			c.settle(child)
+		})
+	}
+}
+
+// Another client adds metadata that Reconcile removes: the confirmation of a restore, which has been evaluated, and the
+// owner reference of a retained child, with which Kubernetes would delete the child.
+func TestHandlers_RemovalsOfMetadataAreLimited(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		retain bool
+		field  string
+		added  func(c *converging) (metadata map[string]any)
+	}{
+		"the confirmation of a restore": {false, "metadata.annotations", func(c *converging) map[string]any {
+			return map[string]any{"annotations": map[string]any{platformName + "/restored": string(c.parent.GetUID())}}
+		}},
+		"the owner reference of a retained child": {true, "metadata.ownerReferences", func(c *converging) map[string]any {
+			return map[string]any{"ownerReferences": []any{map[string]any{
+				"apiVersion": c.parent.GetAPIVersion(), "kind": c.parent.GetKind(), "name": c.parent.GetName(),
+				"uid": string(c.parent.GetUID()),
+			}}}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newConverging(t)
+			c.retain = test.retain
+			child := c.parse(`{apiVersion: v1, kind: ConfigMap, metadata: {name: page}, data: {key: x}}`)
+			c.settle(child)
+			added := must(json.Marshal(map[string]any{"metadata": test.added(c)}))
+			writes := int64(1) // of a correction
+			if test.retain {
+				writes = 2 // the child is also applied
+			}
+			add := func() { c.merge(configMaps, c.namespace, "page", string(added)) }
+			result := c.checkFight(child, add, 120, 50*writes, time.Second/time.Duration(writes))
+			if result.Reason != children.ReasonChangedByOthers || result.Field != test.field {
 				t.Errorf("the result is %+v", result)
 			}
 			c.eventually("the last change is corrected", func() error {
