@@ -25,6 +25,7 @@ func TestM2_MapperSyncsWithoutAPIServices(t *testing.T) {
 				r.start()
 				r.waitFor(pod)
 				r.waitFor(widget)
+				synctest.Wait() // the failure is reported after the mapper has synced
 				if r.failure(SourceAPIServices, "") == nil {
 					t.Error("the failure is not reported")
 				}
@@ -39,7 +40,9 @@ func TestM2_MapperSyncsAtOnceWithAnAPIServerWithoutCRDs(t *testing.T) {
 		began := time.Now()
 		r.start()
 		r.waitFor(pod)
-		if waited := time.Since(began); waited >= time.Second || r.failure(SourceCRDs, "") == nil {
+		waited := time.Since(began)
+		synctest.Wait() // the failure is reported after the mapper has synced
+		if waited >= time.Second || r.failure(SourceCRDs, "") == nil {
 			t.Errorf("synced after %s, errors: %v", waited, r.Errors())
 		}
 	})
