@@ -141,7 +141,7 @@ ifneq ($(KUBEBUILDER_ASSETS),)
 		exit 1; }; done
 endif
 
-# $(call KUBERNETES_LDFLAGS,v1.37.1) sets the version of a Kubernetes program.
+# $(call KUBERNETES_LDFLAGS,v1.37.2) sets the version of a Kubernetes program.
 VERSION_PACKAGE := k8s.io/component-base/version
 KUBERNETES_LDFLAGS = -s -w -X $(VERSION_PACKAGE).gitVersion=$(1) -X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=$(word 2,$(subst ., ,$(1))) -X $(VERSION_PACKAGE).gitTreeState=clean
@@ -149,7 +149,7 @@ CONTROLPLANE_FILES := $(filter-out %_test.go,$(wildcard $(CONTROLPLANE_MODULE)/*
 
 bin/controlplane: $(CONTROLPLANE_FILES)
 	@echo "building kube-apiserver and etcd from their Go modules: the first build takes a few minutes"
-	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/$@ $(BUILD) -ldflags '$(call KUBERNETES_LDFLAGS,v1.37.1)' .
+	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/$@ $(BUILD) -ldflags '$(call KUBERNETES_LDFLAGS,v1.37.2)' .
 	@touch $@
 
 bin/controlplane-launcher: $(CONTROLPLANE_FILES)

@@ -34,7 +34,7 @@ func TestCheckConnection_ReportsTheReason(t *testing.T) {
 		want    string // part of the error, or "" if none is expected
 	}{
 		"server with a version": {
-			func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"gitVersion": "v1.37.1"}`)) }, long, "",
+			func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"gitVersion": "v1.37.2"}`)) }, long, "",
 		},
 		"server that forbids reading the version": {
 			status(http.StatusForbidden), long, "",

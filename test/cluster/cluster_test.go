@@ -42,8 +42,8 @@ func TestCluster_IsReadyAndReportsItsVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if version.GitVersion != "v1.37.1" {
-		t.Errorf("got version %s, want v1.37.1", version.GitVersion)
+	if version.GitVersion != "v1.37.2" {
+		t.Errorf("got version %s, want v1.37.2", version.GitVersion)
 	}
 	if _, err := client.CoreV1().Namespaces().Get(t.Context(), metav1.NamespaceDefault, metav1.GetOptions{}); err != nil {
 		t.Errorf("get a namespace from a ready cluster: %v", err)

@@ -40,5 +40,5 @@ func Example() {
 		return
 	}
 	fmt.Println(version)
-	// Output: v1.37.1
+	// Output: v1.37.2
 }
