@@ -200,6 +200,12 @@ test: controlplane ## run the tests, with the race detector where it pays if the
 	@set -e; n=4; for m in $(TESTED_MODULES); do \
 		n=$$((n + 1)); echo "[$$n/$(TEST_PARTS)] $$m"; (cd $$m && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -timeout 30m ./...); done
 
+# Go runs only the tests of packages that have changed, or import a changed one, and has the results of the others.
+.PHONY: test-quick
+test-quick: ## run the tests that need no control plane, of what has changed, with few random cases (takes up to two minutes)
+	@$(foreach m,$(UNIT_MODULES),cd $(CURDIR)/$(m) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -short $(call unit_packages,$(m)) &&) :
+	@$(foreach m,$(CLUSTER_MODULES),cd $(CURDIR)/$(m) && $(WITHOUT_CGO) go vet $(call cluster_packages,$(m)) &&) :
+
 .PHONY: test-unit
 test-unit: ## run the tests that need no control plane
 	$(foreach m,$(UNIT_MODULES),cd $(CURDIR)/$(m) && go test $(call unit_packages,$(m)) &&) :
@@ -209,7 +215,7 @@ test-race: ## run the tests that need no control plane three times with the race
 	$(foreach m,$(UNIT_MODULES),cd $(CURDIR)/$(m) && CGO_ENABLED=1 go test -race -cpu 1 -count=3 $(call unit_packages,$(m)) &&) :
 
 .PHONY: test-long
-test-long: controlplane test-race ## run what "make test" leaves out, before a release (takes about an hour)
+test-long: controlplane test-race ## run what "make test" leaves out, every night and before a release (takes about an hour)
 	cd test && CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -timeout 60m $(ENGINE_PACKAGE) -every 1
 	$(foreach m,$(CLUSTER_MODULES),cd $(CURDIR)/$(m) && \
 		CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -p 1 -timeout 60m $(call plain_cluster_packages,$(m)) &&) :

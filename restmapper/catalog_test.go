@@ -222,7 +222,11 @@ func sameSnapshots(t testing.TB, got, want *snapshot) {
 // After random events, the snapshot equals that of a mapper that starts with the resulting catalog, and lookups in it
 // return the same results as client-go.
 func TestM2_SnapshotDoesNotDependOnEventOrder(t *testing.T) {
-	for seed := range uint64(200) {
+	seeds := uint64(200)
+	if testing.Short() {
+		seeds = 20
+	}
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 1))
 		w, s := newCatalog(), emptySnapshot()
 		for range 1 + r.IntN(60) {

@@ -297,10 +297,13 @@ func TestM1_LookupsWithoutMatchAllocateOnlyTheError(t *testing.T) {
 // Lookups run concurrently with changes to CRDs. No lookup may return a version older than one that was seen before the
 // lookup began.
 func TestM1_LookupsDuringChangesOfCRDs(t *testing.T) {
-	const readers, minChanges = 8, 40
-	lookups := 1_000_000
-	if raceEnabled || testing.Short() {
+	const readers = 8
+	lookups, minChanges := 1_000_000, int64(40)
+	if raceEnabled {
 		lookups = 100_000
+	}
+	if testing.Short() {
+		lookups, minChanges = 10_000, 5
 	}
 	r := run(t)
 	r.waitFor(pod)

@@ -252,7 +252,11 @@ func (f *fleet) atMost(event string, lists int, necessary float64) {
 }
 
 func TestSimulation(t *testing.T) {
-	for _, count := range []int{64, 256, 1024} {
+	counts := []int{64, 256, 1024}
+	if testing.Short() {
+		counts = counts[:1]
+	}
+	for _, count := range counts {
 		t.Run(fmt.Sprint(count, " shards"), func(t *testing.T) {
 			total := float64(2 * count)
 			f := newFleet(t, count)
