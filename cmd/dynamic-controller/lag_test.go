@@ -260,7 +260,7 @@ func TestLag_NothingIsComputedFromOldChildren(t *testing.T) {
 	a.waitBlueprint("inners", is("Serving", "True"))
 	a.apply(pairs)
 	a.waitBlueprint("pairs", is("Serving", "True"))
-	const instances = 5
+	instances := min(max(*laggingUpdates/200, 5), 25)
 	pair := func(i, n int) string {
 		return fmt.Sprintf("{apiVersion: GROUP/v1, kind: Pair, metadata: {name: p%d}, spec: {num: %d}}", i, n)
 	}
