@@ -215,7 +215,7 @@ test-race: ## run the tests that need no control plane three times with the race
 	$(foreach m,$(UNIT_MODULES),cd $(CURDIR)/$(m) && CGO_ENABLED=1 go test -race -cpu 1 -count=3 $(call unit_packages,$(m)) &&) :
 
 .PHONY: test-long
-test-long: controlplane test-race ## run what "make test" leaves out, every night and before a release (takes about an hour)
+test-long: controlplane test-race ## run what "make test" leaves out, every night and before a release (takes more than an hour)
 	cd test && CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -timeout 60m $(ENGINE_PACKAGE) -every 1
 	$(foreach m,$(CLUSTER_MODULES),cd $(CURDIR)/$(m) && \
 		CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -p 1 -timeout 60m $(call plain_cluster_packages,$(m)) &&) :

@@ -1,9 +1,10 @@
 package main
 
 import (
-	"errors"
-	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // The platform was killed after an instance had been removed in spite of its finalizer. The objects that the killed
@@ -38,16 +39,28 @@ func TestOutlived_ChildrenOfInstancesThatNoLongerExistAreReported(t *testing.T) 
 		t.Fatalf("got ClusterRole %v, %v", kept, err)
 	}
 
-	a.change(kept, `{"metadata":{"labels":{"platform.example.com/parent":null}}}`)
-	p.wantMetrics("dynamiccontroller_outliving_children 0\n")
-	// An instance that the running process deletes leaves nothing to report.
+	// An instance that the running process deletes leaves nothing to report, and a child that is found later is reported.
 	a.delete("GROUP/v1", "Crew", "here")
 	a.waitGone(roles, "ClusterRole", a.namespace+"-here")
-	a.delete(roles, "ClusterRole", role)
-	eventually(t, func() error {
-		if !strings.Contains(p.metrics(), "dynamiccontroller_outliving_children 0\n") {
-			return errors.New("children are counted")
-		}
-		return nil
+	later := kept.DeepCopy()
+	later.SetName(role + "-later")
+	later.SetResourceVersion("")
+	later.SetUID("")
+	annotations := later.GetAnnotations()
+	annotations["platform.example.com/self"] = role + "-later"
+	later.SetAnnotations(annotations)
+	clusterRoles := a.admin.Resource(schema.GroupVersionResource{
+		Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles",
 	})
+	if _, err := clusterRoles.Create(t.Context(), later, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p.wantMetrics("dynamiccontroller_outliving_children 2\n")
+	if lines := p.logged(found); len(lines) != 2 || lines[1].Objects != "ClusterRole "+role+"-later" {
+		t.Errorf("got the log lines %+v", lines)
+	}
+	a.change(kept, `{"metadata":{"labels":{"platform.example.com/parent":null}}}`)
+	a.delete(roles, "ClusterRole", role+"-later")
+	p.wantMetrics("dynamiccontroller_outliving_children 0\n")
+	a.delete(roles, "ClusterRole", role)
 }

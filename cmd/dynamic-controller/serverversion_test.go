@@ -51,7 +51,7 @@ func TestServerVersion_WarnsOrRefuses(t *testing.T) {
 		warning  string
 		err      string
 	}{
-		"tested":                  {response: `{"gitVersion": "v1.37.2"}`, version: "v1.37.1", tested: true},
+		"tested":                  {response: `{"gitVersion": "v1.37.2"}`, version: "v1.37.2", tested: true},
 		"another patch version":   {response: `{"gitVersion": "v1.34.0"}`, version: "v1.34.0", tested: true},
 		"minimum":                 {response: `{"gitVersion": "v1.31.0"}`, version: "v1.31.0", tested: true},
 		"suffix of GKE":           {response: `{"gitVersion": "v1.34.4-gke.1"}`, version: "v1.34.4-gke.1", tested: true},

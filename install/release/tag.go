@@ -46,8 +46,12 @@ func (s *source) tag(ctx context.Context, nested []string, out io.Writer) error 
 		}
 		fmt.Fprintln(out, "created the tag", name)
 	}
+	// GitHub starts no workflow for more than three tags that are pushed at once, and the workflow needs the nested tags.
 	fmt.Fprintln(out, "to publish the release, run")
-	fmt.Fprintln(out, "    git push origin", strings.Join(tags, " "))
+	if len(tags) > 1 {
+		fmt.Fprintln(out, "    git push origin", strings.Join(tags[1:], " "))
+	}
+	fmt.Fprintln(out, "    git push origin", tags[0])
 	return nil
 }
 

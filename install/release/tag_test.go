@@ -32,7 +32,8 @@ replace (
 	tag := []string{"tag", "--source", r.dir, "--version", version, "--modules", "nested,cmd/dynamic-controller"}
 	r.requireError("the tag v0.1.0 does not exist", append(tag, "--check")...)
 	out, err := r.run(tag...)
-	if err != nil || !strings.Contains(out, "git push origin v0.1.0 nested/v0.1.0 cmd/dynamic-controller/v0.1.0\n") {
+	if err != nil || !strings.Contains(out, "git push origin nested/v0.1.0 cmd/dynamic-controller/v0.1.0\n"+
+		"    git push origin v0.1.0\n") {
 		t.Fatalf("tag printed %q (error %v)", out, err)
 	}
 	if got := r.git("rev-parse", "v0.1.0^{commit}"); got != head {

@@ -102,8 +102,8 @@ func TestWorkflows_RunTargetsOfTheMakefile(t *testing.T) {
 			}
 		}
 	}
-	want := []string{"release", "release-check", "release-push", "release-tags-check", "release-verify", "test-versions",
-		"vulnerabilities"}
+	want := []string{"release", "release-check", "release-push", "release-tags-check", "release-verify", "test-long",
+		"test-versions", "vulnerabilities"}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(targets))); diff != "" {
 		t.Errorf("targets (-want +got):\n%s", diff)
 	}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -49,9 +50,7 @@ type Reconcilers struct {
 	took    atomic.Int64 // the duration of the last count
 	needs   needs
 	schema  *schemaReader
-
-	// kind is the kind of the instances, or empty if it is unknown.
-	kind schema.GroupKind
+	mapper  meta.RESTMapper
 
 	mu      sync.Mutex // guards the fields below
 	older   map[string]*Reconciler
@@ -116,11 +115,8 @@ func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, e
 		contents = c.Client
 	}
 	r := &Reconcilers{
-		newest: newest, changed: plan.Changed, older: map[string]*Reconciler{},
+		newest: newest, changed: plan.Changed, mapper: c.Mapper, older: map[string]*Reconciler{},
 		schema: newSchemaReader(handlers.Live(contents), revision, plan),
-	}
-	if gvk, err := c.Mapper.KindFor(revision.GVR); err == nil {
-		r.kind = gvk.GroupKind()
 	}
 	if plan.Replaces != nil {
 		// The handler and the watches are replaced at different times, so the old and the new ones must share the index.
