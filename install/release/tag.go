@@ -17,8 +17,8 @@ import (
 )
 
 // tag creates the tag of the version, and a tag for each nested module. In the tagged commit, a nested module requires
-// the version of the modules that it otherwise replaces with directories: the engine, and nested modules before it. This
-// commit follows the released one, and is on no branch. Nothing is pushed.
+// the version of the modules that it otherwise replaces with directories: the engine, and nested modules before it.
+// This commit follows the released one, and is on no branch. Nothing is pushed.
 func (s *source) tag(ctx context.Context, nested []string, out io.Writer) error {
 	if s.dirty {
 		return errors.New("a working tree with changes cannot be tagged")

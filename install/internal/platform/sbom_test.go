@@ -43,7 +43,8 @@ func TestSBOM_ListsTheModulesOfTheBinary(t *testing.T) {
 	for _, c := range *bom.Components {
 		listed[c.Name] = c.Version
 	}
-	if root := bom.Metadata.Component; root.Name != "github.com/dynamic-controller/engine/cmd/dynamic-controller" || root.Version != version {
+	const program = "github.com/dynamic-controller/engine/cmd/dynamic-controller"
+	if root := bom.Metadata.Component; root.Name != program || root.Version != version {
 		t.Errorf("the SBOM describes %s %s", root.Name, root.Version)
 	}
 	if got := "go" + listed["std"]; got != info.GoVersion {
