@@ -128,7 +128,7 @@ func requireTarget(t *testing.T, file, target, version string) {
 func TestWorkflows_CoverAllVersionsAndModules(t *testing.T) {
 	parsed, _ := workflows(t)
 	var tested []string
-	for _, job := range parsed["ci.yml"].Jobs {
+	for _, job := range parsed["nightly.yml"].Jobs {
 		tested = append(tested, job.Strategy.Matrix.Version...)
 	}
 	if diff := cmp.Diff(names(t, filepath.Join(root, "test", "versions")), tested); diff != "" {

@@ -36,7 +36,7 @@ func usedModule(module *debug.Module, version string) *debug.Module {
 	switch {
 	case module.Replace == nil:
 		return module
-	case module.Replace.Version == "":
+	case module.Replace.Version == "" || module.Replace.Version == "(devel)":
 		return &debug.Module{Path: module.Path, Version: version}
 	}
 	return module.Replace
