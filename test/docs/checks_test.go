@@ -155,7 +155,7 @@ func checkGo(t *testing.T, c call) {
 	default:
 		t.Fatalf("go %s is an unknown command: add a check to the test", c.args[1])
 	}
-	if c.args[2] == "-C" {
+	if len(c.args) > 3 && c.args[2] == "-C" {
 		checkFolder(t, call{args: c.args[:4], dirs: c.dirs})
 		c.dirs = inFolder(c.dirs, c.args[3])
 	}
