@@ -208,7 +208,8 @@ func requiredVersion(t *testing.T, path string) string {
 
 func TestModules_LibraryRequiresNothingOfThePlatform(t *testing.T) {
 	foreign := regexp.MustCompile(`^(google\.golang\.org/(grpc|genproto)|go\.opentelemetry\.io/|` +
-		`github\.com/google/cel-go|github\.com/spf13/cobra|k8s\.io/(apiserver|apiextensions-apiserver|component-base)|go\.uber\.org/zap|` +
+		`github\.com/google/cel-go|github\.com/spf13/cobra|` +
+		`k8s\.io/(apiserver|apiextensions-apiserver|component-base)|go\.uber\.org/zap|` +
 		`sigs\.k8s\.io/controller-runtime)\b`)
 	graph := strings.Fields(output(t, root, "go", "mod", "graph"))
 	if len(graph) < 100 {
