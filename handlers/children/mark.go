@@ -80,8 +80,8 @@ func (c *call) markOf(ctx context.Context, object metav1.Object) (mark, error) {
 
 // MarkedUID returns the UID of the parent in the mark of an object, if the mark names a parent with the same kind,
 // namespace and name as the given one, in a format that this version can read. Otherwise, and for a retained child, it
-// returns "". With the UIDs of existing parents, it shows which children have outlived their parent. The name is the
-// [Config].Name of the parent's [Reconciler]. Anyone who can create an object can forge a mark.
+// returns "". Compare it with the UIDs of existing parents to find children that have outlived their parent. The name
+// is the [Config].Name of the parent's [Reconciler]. Anyone who can create an object can forge a mark.
 func MarkedUID(object, parent metav1.Object, kind schema.GroupKind, name string) types.UID {
 	var record parentRecord
 	key, annotations := name+"/parent", object.GetAnnotations()

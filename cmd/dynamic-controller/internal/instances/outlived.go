@@ -26,8 +26,8 @@ import (
 // caches receive the deletions that gone has requested.
 const outlivedAfter = 5 * time.Second
 
-// outlived holds the instances that no longer exist but have children, for one run of the controller. It is safe for
-// concurrent use.
+// outlived records the instances that no longer exist but still have children, for one run of the controller. It is
+// safe for concurrent use.
 type outlived struct {
 	mu        sync.Mutex      // guards the fields below
 	run       <-chan struct{} // is closed when the run has ended
@@ -117,7 +117,7 @@ func (r *Reconcilers) reportOutliving(ctx context.Context, id dynamiccontroller.
 	case !apierrors.IsNotFound(err):
 		return err
 	}
-	names, err := r.existing(ctx, live, id.NamespacedKey, found)
+	names, err := existing(ctx, live, id.NamespacedKey, found)
 	if err != nil {
 		return err
 	}
@@ -143,6 +143,7 @@ func (r *Reconcilers) Outliving() (count int) {
 // outlivingChild is a child of an instance that does not exist.
 type outlivingChild struct {
 	kind   Child
+	parent schema.GroupKind // the kind of the instance
 	object metav1.Object
 }
 
@@ -169,11 +170,11 @@ func (r *Reconcilers) outliving(instance string) (found []outlivingChild) {
 			if err != nil {
 				continue // the kind has no such children
 			}
-			marked, _ := lister.ByIndex(instanceAnnotation, instance) // until the cache has synced, there are none
+			marked, _ := lister.ByIndex(instanceAnnotation, instance) // empty until the cache has synced
 			for _, object := range marked {
 				isKnown := slices.ContainsFunc(found, func(c outlivingChild) bool { return c.object.GetUID() == object.GetUID() })
 				if !isKnown && isOutliving(object, instance, parent.GroupKind()) {
-					found = append(found, outlivingChild{kind, object})
+					found = append(found, outlivingChild{kind, parent.GroupKind(), object})
 				}
 			}
 		}
@@ -181,15 +182,11 @@ func (r *Reconcilers) outliving(instance string) (found []outlivingChild) {
 	return found
 }
 
-// existing returns the names of the children that still exist and are marked. It lists them by their label, because the
-// platform can list the kind, but need not be allowed to get its objects.
-func (r *Reconcilers) existing(
+// existing returns the names of the children that still exist and still have their marks. It lists them by their label,
+// because the platform can list the kind, but need not be allowed to get its objects.
+func existing(
 	ctx context.Context, live handlers.Reader, instance string, found []outlivingChild,
 ) (names []string, err error) {
-	parent, err := r.mapper.KindFor(r.newest.GVR)
-	if err != nil {
-		return nil, err
-	}
 	type place struct {
 		gvr              schema.GroupVersionResource
 		namespace, label string
@@ -204,7 +201,7 @@ func (r *Reconcilers) existing(
 				return nil, err
 			}
 			for _, object := range objects {
-				if isOutliving(object, instance, parent.GroupKind()) {
+				if isOutliving(object, instance, child.parent) {
 					uids = append(uids, string(object.GetUID()))
 				}
 			}
