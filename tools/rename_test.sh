@@ -2,7 +2,6 @@
 # Tests "make rename" in a copy of the files that git tracks. It needs no network, only modules that have been downloaded.
 set -eu
 export GOPROXY=off GOFLAGS= CGO_ENABLED=0
-old=$(sed -n 's/^module //p' go.mod)
 new=example.com/another-owner/name
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
@@ -16,11 +15,21 @@ fail() {
 	exit 1
 }
 
-make -s rename MODULE="$new"
-# The name of the owner must not be left either, for example in a path that is written in parts.
-if git grep -nIF -e "${old%/*}"; then
-	fail "these lines contain the old path"
-fi
+former=$(sed -n 's/^[A-Z_]* := //p' tools/project.mk)
+for invalid in MODULE=/a MODULE=a//b MODULE= RELEASE_IMAGE=https://example.com/image "MAINTAINERS=a b" UNKNOWN=value; do
+	if tools/rename.sh MODULE="$new" "$invalid" 2>/dev/null; then fail "$invalid was accepted"; fi
+done
+git diff --quiet || fail "refused values have changed files"
+if make -s rename 2>/dev/null; then fail "renamed without a new value"; fi
+make -s rename MODULE="$new" MAINTAINERS=@another-owner/team ADVISORIES=https://example.com/report \
+	RELEASE_IMAGE=registry.example.com/image RELEASE_CHARTS=registry.example.com/charts
+for value in $former; do
+	# The name of the owner must not be left either, for example in a path that is written in parts.
+	if git grep -nIF -e "${value%/*}"; then fail "these lines contain the former value $value"; fi
+done
+for value in @another-owner/team https://example.com/report; do
+	git grep -qIF -e "$value" -- .github || fail ".github does not contain $value"
+done
 [ -z "$(gofmt -l .)" ] || fail "not formatted: $(gofmt -l .)"
 git ls-files '*go.mod' ':!*/testdata/*' | while IFS= read -r file; do
 	(

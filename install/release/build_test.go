@@ -31,6 +31,7 @@ import (
 	"golang.org/x/mod/semver"
 	"google.golang.org/protobuf/encoding/protojson"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	helm "helm.sh/helm/v4/pkg/registry"
 	"sigs.k8s.io/yaml"
 )
 
@@ -249,6 +250,32 @@ func requirePush(t *testing.T, r repository, dir string) {
 		t.Errorf("the provenance does not contain %s", reference)
 	}
 	r.requireError("--to: ", "push", "--directory", dir, "--to", to)
+
+	charts := strings.TrimSuffix(to, "/dynamic-controller") + "/charts"
+	out, err = r.run("push", "--directory", dir, "--to", to+":"+version, "--charts", charts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, pushed, _ := strings.Cut(strings.TrimSpace(out), "\n")
+	requirePushedChart(t, dir, charts, pushed)
+	r.requireError("--charts: ", "push", "--directory", dir, "--to", to+":"+version, "--charts", "oci://"+charts)
+}
+
+// requirePushedChart makes sure that Helm finds the chart of the release in the registry.
+func requirePushedChart(t *testing.T, dir, charts, pushed string) {
+	t.Helper()
+	client, err := helm.NewClient(helm.ClientOptPlainHTTP(), helm.ClientOptWriter(io.Discard))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pulled, err := client.Pull(charts + "/dynamic-controller:0.1.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pulled.Chart.Meta.AppVersion != version || pushed != charts+"/dynamic-controller@"+pulled.Manifest.Digest ||
+		!bytes.Equal(pulled.Chart.Data, read(t, dir, "dynamic-controller-0.1.0.tgz")) {
+		t.Errorf("push printed %q for the chart, and the registry has %+v", pushed, pulled.Chart.Meta)
+	}
 }
 
 func TestBuild_IsReproducible(t *testing.T) {

@@ -9,7 +9,6 @@
 // for krew, software bills of materials (SBOMs), checksums, provenance and, with a key, signatures. Two builds of the
 // same commit with the same version of Go have equal bytes, apart from the signatures.
 //
-// GoReleaser was considered. It builds images with a container engine or a registry, cannot package a chart, and calls
-// other programs for SBOMs and signatures, so that most of this program would remain, next to several hundred
-// dependencies. Libraries are used for the formats: go-containerregistry, Helm, kustomize, CycloneDX and in-toto.
+// The push command pushes the image, and with --charts the chart as an OCI artifact. See "Releases" in CONTRIBUTING.md
+// for the tools that were weighed.
 package main

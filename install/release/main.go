@@ -118,13 +118,17 @@ func verifyCommand(_ context.Context, flags *flag.FlagSet, args []string, out, _
 func pushCommand(ctx context.Context, flags *flag.FlagSet, args []string, out, _ io.Writer) error {
 	dir := flags.String("directory", "", "the `DIRECTORY` of the release")
 	to := flags.String("to", "", "push the image to this `REPOSITORY:TAG`, with the credentials of docker login")
+	charts := flags.String("charts", "", "push the chart to this `REPOSITORY` as an OCI artifact, if it is set")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if *dir == "" || *to == "" {
 		return errors.New("--directory and --to are required")
 	}
-	return pushImage(ctx, *dir, *to, out)
+	if err := pushImage(ctx, *dir, *to, out); err != nil || *charts == "" {
+		return err
+	}
+	return pushChart(*dir, *charts, out)
 }
 
 func tagCommand(ctx context.Context, flags *flag.FlagSet, args []string, out, _ io.Writer) error {

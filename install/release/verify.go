@@ -1,22 +1,16 @@
 package main
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	intoto "github.com/in-toto/attestation/go/v1"
 	"google.golang.org/protobuf/encoding/protojson"
-
-	"github.com/dynamic-controller/engine/install/internal/platform"
 )
 
 // verifyChecksums returns the number of files in SHA256SUMS. It returns an error if a file is missing or was changed,
@@ -90,54 +84,5 @@ func verifyProvenance(file string, sums map[string]string) error {
 			return fmt.Errorf("%s does not describe %s with the SHA-256 %s", file, name, digest)
 		}
 	}
-	return nil
-}
-
-// pushImage pushes the image of a release and prints its name with the digest.
-func pushImage(ctx context.Context, dir, to string, out io.Writer) error {
-	tag, err := name.NewTag(to, name.StrictValidation)
-	if err != nil {
-		return fmt.Errorf("--to: %w", err)
-	}
-	archives, err := filepath.Glob(filepath.Join(dir, platform.Name+"_*_image.tar"))
-	if err != nil {
-		return err
-	}
-	if len(archives) != 1 {
-		return fmt.Errorf("%s contains %d archives with an image, want 1", dir, len(archives))
-	}
-	work, err := os.MkdirTemp("", "release-push-*")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(work)
-	archive, err := os.Open(archives[0])
-	if err != nil {
-		return err
-	}
-	defer archive.Close()
-	if err := extract(archive, work); err != nil {
-		return fmt.Errorf("%s: %w", archives[0], err)
-	}
-	index, err := layout.ImageIndexFromPath(work)
-	if err != nil {
-		return err
-	}
-	manifest, err := index.IndexManifest()
-	if err != nil {
-		return err
-	}
-	if len(manifest.Manifests) != 1 {
-		return fmt.Errorf("%s contains %d images, want 1", archives[0], len(manifest.Manifests))
-	}
-	digest := manifest.Manifests[0].Digest
-	image, err := index.ImageIndex(digest)
-	if err != nil {
-		return err
-	}
-	if err := platform.Push(ctx, to, image); err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "%s@%s\n", tag.Context().Name(), digest)
 	return nil
 }
