@@ -32,9 +32,8 @@ type StandaloneWatch struct {
 	sub        *typewatch.Subscription
 
 	mu sync.Mutex // guards the fields below
-	// attached holds the runs to which the watch delivers objects. Each channel is closed when the delivery of the
-	// existing objects has ended.
-	attached map[*run]<-chan struct{}
+	// attached holds the runs to which the watch delivers objects.
+	attached map[*run]*attachment
 	// replays are the channels of attached and those of runs that have ended. It can contain closed channels.
 	replays []<-chan struct{}
 	// synced is closed when all later changes are delivered. It is replaced when the event handler is removed.
@@ -43,6 +42,14 @@ type StandaloneWatch struct {
 	detaching <-chan struct{}    // closed when the last event handler has been removed
 	detached  chan struct{}      // closed and replaced when a run has been removed from attached
 	stopped   chan struct{}      // closed by Stop
+}
+
+// attachment is the delivery of a standalone watch to a run. Its fields are guarded by the watch.
+type attachment struct {
+	replayed <-chan struct{} // closed when the delivery of the existing objects has ended
+	replays  bool            // whether the delivery of the existing objects has begun
+	// session is the session of watches whose objects are delivered. It is nil if they are those of a former session.
+	session <-chan struct{}
 }
 
 // StartWatch watches the objects of a type on behalf of all served types. When an object changes, the objects that
@@ -58,7 +65,7 @@ func (c *DynamicController) StartWatch(
 	gvr schema.GroupVersionResource, mapFunc MapAnyFunc, opts ...WatchesOption,
 ) (*StandaloneWatch, error) {
 	w := &StandaloneWatch{
-		controller: c, mapFunc: mapFunc, attached: map[*run]<-chan struct{}{}, detaching: closedAfter(func() {}),
+		controller: c, mapFunc: mapFunc, attached: map[*run]*attachment{}, detaching: closedAfter(func() {}),
 		synced: make(chan struct{}), detached: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	options := Watches(gvr, func(context.Context, Object) []string { return nil }, opts...)
@@ -166,11 +173,11 @@ func (w *StandaloneWatch) beforeSync() (done <-chan struct{}) {
 		return w.synced
 	}
 	done = w.detached
-	for r, replayed := range w.attached {
+	for r, a := range w.attached {
 		switch {
 		case r.ending.Load(): // the delivery of the existing objects can have ended early
-		case !typewatch.IsClosed(replayed):
-			return replayed
+		case !typewatch.IsClosed(a.replayed):
+			return a.replayed
 		default:
 			done = nil
 		}
@@ -254,7 +261,7 @@ func (w *StandaloneWatch) attach(r *run, p *replay) {
 		}
 		w.replay(r)
 	})
-	w.attached[r] = replayed
+	w.attached[r] = &attachment{replayed: replayed}
 	w.replays = append(slices.DeleteFunc(w.replays, typewatch.IsClosed), replayed)
 }
 
@@ -292,7 +299,7 @@ func (w *StandaloneWatch) setHandler(r *run) (synced <-chan struct{}) {
 // last one, for all functions.
 func (w *StandaloneWatch) detach(r *run) {
 	w.mu.Lock()
-	replayed := w.attached[r]
+	a := w.attached[r]
 	delete(w.attached, r)
 	close(w.detached)
 	w.detached = make(chan struct{})
@@ -306,14 +313,15 @@ func (w *StandaloneWatch) detach(r *run) {
 	}
 	detaching := w.detaching
 	w.mu.Unlock()
-	if replayed != nil {
-		<-replayed
+	if a != nil {
+		<-a.replayed
 		<-detaching
 	}
 }
 
 // replay delivers the existing objects to the types of a run.
 func (w *StandaloneWatch) replay(r *run) {
+	w.beginReplay(r)
 	view := w.sub.View()
 	e := feed.NewEnvironment(r.base, w.log(), w.sub)
 	records := view.Store().All()
@@ -330,26 +338,48 @@ func (w *StandaloneWatch) replay(r *run) {
 	}
 }
 
-func (w *StandaloneWatch) log() logr.Logger { return w.controller.logOf(w.key.GVR) }
-
-func (w *StandaloneWatch) hasSynced() bool {
+// beginReplay must be called before replay reads the store.
+func (w *StandaloneWatch) beginReplay(r *run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return typewatch.IsClosed(w.synced)
+	if a := w.attached[r]; a != nil {
+		a.replays = true
+		if session := w.sub.Synced(); typewatch.IsClosed(session) {
+			a.session = session
+		}
+	}
 }
+
+// withFormerObjects returns the runs to which the objects of a former session have been or are being delivered.
+func (w *StandaloneWatch) withFormerObjects() (runs []*run) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	session := w.sub.Synced()
+	for r, a := range w.attached {
+		if a.replays && a.session != session {
+			runs = append(runs, r)
+		}
+	}
+	return runs
+}
+
+func (w *StandaloneWatch) log() logr.Logger { return w.controller.logOf(w.key.GVR) }
 
 // eventHandler returns an event handler. The context is cancelled, under the lock, when the event handler is removed.
 func (w *StandaloneWatch) eventHandler(ctx context.Context) typewatch.EventHandler {
 	e := feed.NewEnvironment(ctx, w.log(), w.sub)
 	return typewatch.EventHandler{
-		// Known is called again if a new session of watches begins while the handler is set. Otherwise, each run has a
-		// replay.
+		// Each run has a replay. If it has delivered the objects of a former session, they are delivered again.
 		Known: func(batch []*typewatch.Object) {
-			if !w.hasSynced() {
+			runs := w.withFormerObjects()
+			if len(runs) == 0 {
 				return
 			}
 			for _, object := range batch {
-				w.enqueue(fairqueue.Background, nil, w.ids(e, object))
+				ids := w.ids(e, object)
+				for _, r := range runs {
+					w.enqueue(fairqueue.Background, r, ids)
+				}
 			}
 		},
 		Synced: func() {
