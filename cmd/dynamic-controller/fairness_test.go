@@ -10,7 +10,7 @@ import (
 
 // One instance in a quiet namespace does not wait for the many instances of another namespace when the platform starts.
 func TestFairness_NamespacesTakeTurns(t *testing.T) {
-	const busy, workers = 150, 2
+	const busy, workers = 40, 2
 	a := newAPI(t)
 	quiet := a.addNamespace(a.namespace + "-quiet")
 	p := startServing(t, a.cluster.Kubeconfig())

@@ -33,7 +33,8 @@ type converging struct {
 	parent     *unstructured.Unstructured
 	reconciler *children.Reconciler
 	writes     *writeCounter
-	retain     bool            // whether the child is retained
+	retain     bool // whether the child is retained
+	immutable  children.OnImmutable
 	result     children.Result // of the last reconcile
 }
 
@@ -53,7 +54,7 @@ func newConverging(t *testing.T) *converging {
 func (c *converging) reconcile(child *unstructured.Unstructured) (writes int64, err error) {
 	c.Helper()
 	before, desired := c.writes.Load(), oneStage(child)
-	desired.Stages[0][0].Retain = c.retain
+	desired.Stages[0][0].Retain, desired.Stages[0][0].OnImmutable = c.retain, c.immutable
 	c.result, err = c.reconciler.Reconcile(c.Context(), c.id(c.parents, "p"), c.parent, desired)
 	return c.writes.Load() - before, err
 }

@@ -95,22 +95,41 @@ func TestHandlers_DeletedAgainAndAgain(t *testing.T) {
 	}
 }
 
-// A child that the controller itself deletes and creates again, because its desired state changes, is not delayed.
+// A child that the controller itself deletes and creates again, because its desired state changes, is neither delayed
+// nor reported, although Kubernetes would delete it as well when it has finished.
 func TestHandlers_OwnDeletionsAreNoFight(t *testing.T) {
 	t.Parallel()
-	c := newConverging(t)
-	child, other := newConfigMap(c.namespace, "page", "x"), newConfigMap(c.namespace, "other", "x")
-	c.settle(child)
-	for range 8 {
-		for _, desired := range []*unstructured.Unstructured{other, child} {
-			_, err := c.reconcile(desired)
-			if _, requeued := dynamiccontroller.RequeueDelay(err); err != nil && !requeued { // the other one is deleted
-				t.Fatal(err)
+	for name, remove := range map[string]func(c *converging, child *unstructured.Unstructured){
+		"a child that is pruned": func(c *converging, _ *unstructured.Unstructured) {
+			_, err := c.reconcile(newConfigMap(c.namespace, "other", "x"))
+			if _, requeued := dynamiccontroller.RequeueDelay(err); err != nil && !requeued { // the child is being deleted
+				c.Fatal(err)
 			}
-			if outcome := c.result.Children[0].Outcome; outcome != children.Created {
-				t.Fatalf("the outcome is %s", outcome)
+		},
+		"a child that is recreated": func(c *converging, child *unstructured.Unstructured) {
+			c.noError(unstructured.SetNestedField(child.Object, "y", "spec", "template", "metadata", "labels", "immutable"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newFight(t, schema.GroupKind{Group: "batch", Kind: "Job"})
+			c.immutable = children.OnImmutableRecreate
+			child := c.parse(`{apiVersion: batch/v1, kind: Job, metadata: {name: page}, spec: {ttlSecondsAfterFinished: 600,
+				template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}`)
+			c.settle(child)
+			former := c.get(jobs, c.namespace, "page").GetUID()
+			remove(c, child)
+			c.eventually("the child is created again", func() error {
+				_, err := c.reconcile(child)
+				if result := c.result.Children[0]; result.Outcome == children.Drifting {
+					t.Fatalf("the result is %+v", result)
+				}
+				return err
+			})
+			if c.get(jobs, c.namespace, "page").GetUID() == former {
+				t.Error("the child was not created again")
 			}
-		}
+		})
 	}
 }
 

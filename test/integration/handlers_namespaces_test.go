@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,6 +28,8 @@ import (
 
 // imaginary is the prefix of namespaces that exist only for the clients of withImaginaryNamespaces.
 const imaginary = "imaginary-"
+
+var manyNamespaces = flag.Int("namespaces", 1000, "number of namespaces in TestHandlers_ManyNamespaces")
 
 func imaginaryNamespaces(n int) []string {
 	names := make([]string, n)
@@ -153,10 +156,10 @@ func (r *realm) recorded() func(namespace string) bool {
 	return func(namespace string) bool { return recorded(schema.GroupKind{Kind: "ConfigMap"}, namespace) }
 }
 
-func TestHandlers_TenThousandNamespaces(t *testing.T) {
+func TestHandlers_ManyNamespaces(t *testing.T) {
 	r := newRealm(t, nil)
 	near, far, theirs := r.newNamespace(), r.newNamespace(), r.newNamespace()
-	all := append(imaginaryNamespaces(10_000), far, near)
+	all := append(imaginaryNamespaces(*manyNamespaces), far, near)
 	r.noError(r.reconcile("x", all...))
 	if a, b := r.valueOf(far, "a"), r.valueOf(near, "b"); a != "x" || b != "x" {
 		t.Fatalf("the children have the values %q and %q", a, b)
@@ -171,7 +174,7 @@ func TestHandlers_TenThousandNamespaces(t *testing.T) {
 	r.put(configMaps, forged)
 	defer r.merge(configMaps, theirs, "b", `{"metadata":{"finalizers":null}}`)
 	recorded := r.recorded()
-	for namespace, want := range map[string]bool{all[0]: true, all[9999]: true, far: true, theirs: false} {
+	for namespace, want := range map[string]bool{all[0]: true, all[*manyNamespaces-1]: true, far: true, theirs: false} {
 		if got := recorded(namespace); got != want {
 			t.Errorf("recorded %s: %t", namespace, got)
 		}

@@ -27,7 +27,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 )
 
-var shutdowns = flag.Int("shutdowns", 200,
+var shutdowns = flag.Int("shutdowns", 40,
 	"number of replicas with writes in flight that each test stops or lets step down")
 
 const (

@@ -82,14 +82,15 @@ func TestTree_ReportsStatesThatItCannotFindOut(t *testing.T) {
 		status    string
 		want      State
 	}{
-		"an unmet condition":       {withReadyWhen("a.data.x == 'x'"), "ConfigMap", waiting, Waiting},
-		"a met condition":          {withReadyWhen("a.kind == 'ConfigMap'"), "ConfigMap", waiting, Ready},
-		"a condition that fails":   {withReadyWhen("int(a.kind) > 0"), "ConfigMap", waiting, Unknown},
-		"a missing value":          {withReadyWhen("a.data.x == 'x'"), "ConfigMap", waiting, Waiting},
-		"a Secret":                 {withReadyWhen("true"), "Secret", waiting, Unknown},
-		"an earlier generation":    {older, "ConfigMap", waiting, Unknown},
-		"a Secret of a ready site": {withReadyWhen("true"), "Secret", ready, Ready},
-		"an unknown Blueprint":     {nil, "ConfigMap", waiting, Ready},
+		"an unmet condition":        {withReadyWhen("a.data.x == 'x'"), "ConfigMap", waiting, Waiting},
+		"a met condition":           {withReadyWhen("a.kind == 'ConfigMap'"), "ConfigMap", waiting, Ready},
+		"a condition that fails":    {withReadyWhen("int(a.kind) > 0"), "ConfigMap", waiting, Unknown},
+		"a missing value":           {withReadyWhen("a.data.x == 'x'"), "ConfigMap", waiting, Waiting},
+		"a Secret":                  {withReadyWhen("true"), "Secret", waiting, Unknown},
+		"an earlier generation":     {older, "ConfigMap", waiting, Unknown},
+		"a Secret of a ready site":  {withReadyWhen("true"), "Secret", ready, Ready},
+		"an unknown Blueprint":      {nil, "ConfigMap", waiting, Ready},
+		"rules that do not compile": {withReadyWhen("a.kind =="), "ConfigMap", waiting, Unknown},
 	} {
 		root := instanceWith(test.blueprint, "", test.status).with(child(test.kind, "c", stage0, ""))
 		if got := Tree(root, now).Children[0]; got.State != test.want {
