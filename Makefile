@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-MODULE := github.com/dynamic-controller/engine
+include tools/project.mk
 
 # The library, and the modules that are tested package by package. The library runs no control planes.
 PLATFORM_MODULE := cmd/dynamic-controller
@@ -17,14 +17,12 @@ cluster_packages = $(shell cd $(1) && go list -f '{{.ImportPath}} {{join .Import
 	| awk '{ for (i = 1; i <= NF; i++) if ($$i == "$(MODULE)/test/cluster") { print $$1; next } }')
 unit_packages = $(filter-out $(call cluster_packages,$(1)),$(shell cd $(1) && go list ./...))
 
-# "make test" does not use the race detector for PLAIN_UNIT_PACKAGES and plain_cluster_packages. Their tests run programs
-# as processes, or functions that start no goroutines, which it would make ten times slower. "make test-long" uses it for
-# these packages, too.
+# "make test" uses the race detector for the packages of the library, whose goroutines meet in their unit tests, except
+# PLAIN_PACKAGES, which start none. "make test-long" uses it everywhere. It makes tests up to ten times slower, and all
+# packages that they import are compiled once more: those of the platform and of test/integration take minutes.
 ENGINE_PACKAGE := $(MODULE)/test/integration
-PLAIN_UNIT_PACKAGES := $(MODULE)/$(PLATFORM_MODULE)/internal/blueprint% $(MODULE)/dynamiccontroller/replica/internal/plan
-plain_unit_packages = $(filter $(PLAIN_UNIT_PACKAGES),$(call unit_packages,$(1)))
-race_unit_packages = $(filter-out $(PLAIN_UNIT_PACKAGES),$(call unit_packages,$(1)))
-plain_cluster_packages = $(filter-out $(ENGINE_PACKAGE),$(call cluster_packages,$(1)))
+PLAIN_PACKAGES := $(MODULE)/dynamiccontroller/replica/internal/plan
+other_cluster_packages = $(filter-out $(ENGINE_PACKAGE),$(call cluster_packages,$(1)))
 
 # The race detector needs cgo, which Go enables if it finds a C compiler.
 RACE = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
@@ -107,7 +105,7 @@ VERSION_LDFLAGS = -X main.version=$(VERSION) -X main.commit=$(shell git rev-pars
 .PHONY: build
 build: ## build bin/dynamic-controller
 	@echo "building bin/dynamic-controller"
-	@cd $(PLATFORM_MODULE) && OUTPUT=$(CURDIR)/bin/dynamic-controller $(BUILD) -ldflags '$(VERSION_LDFLAGS)' .
+	@cd $(PLATFORM_MODULE) && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/bin/dynamic-controller $(BUILD) -ldflags '$(VERSION_LDFLAGS)' .
 
 # REPOSITORY:TAG, to which "make image" pushes.
 IMAGE =
@@ -185,13 +183,14 @@ kind-image: ## build a kind node image without a registry (requires root, docker
 test: controlplane ## run the tests, with the race detector where it pays if there is a C compiler
 	$(PRINT_RACE)
 	@echo "[1/$(TEST_PARTS)] packages that need no control plane"
-	@$(foreach m,$(UNIT_MODULES),cd $(CURDIR)/$(m) && go test $(TEST_FLAGS) $(UNIT_RACE) $(call race_unit_packages,$(m)) &&) :
-	@$(foreach m,. $(PLATFORM_MODULE),cd $(CURDIR)/$(m) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(call plain_unit_packages,$(m)) &&) :
+	@go test $(TEST_FLAGS) $(UNIT_RACE) $(filter-out $(PLAIN_PACKAGES),$(call unit_packages,.))
+	@$(WITHOUT_CGO) go test $(TEST_FLAGS) $(PLAIN_PACKAGES)
+	@$(foreach m,$(CLUSTER_MODULES),cd $(CURDIR)/$(m) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(call unit_packages,$(m)) &&) :
 	@echo "[2/$(TEST_PARTS)] packages that run control planes"
-	@(cd test && go test $(TEST_FLAGS) $(RACE) -count=1 -timeout 45m $(ENGINE_PACKAGE)) & engine=$$!; plain=0; \
+	@(cd test && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -timeout 45m $(ENGINE_PACKAGE)) & engine=$$!; others=0; \
 	$(foreach m,$(CLUSTER_MODULES),(cd $(m) && \
-		$(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -p 1 -timeout 45m $(call plain_cluster_packages,$(m))) || plain=1;) \
-	wait $$engine && exit $$plain
+		$(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -p 1 -timeout 45m $(call other_cluster_packages,$(m))) || others=1;) \
+	wait $$engine && exit $$others
 	@echo "[3/$(TEST_PARTS)] $(CONTROLPLANE_MODULE)"
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(CONTROLPLANE_TAGS) ./...
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags external -run External ./...
@@ -216,9 +215,13 @@ test-race: ## run the tests that need no control plane three times with the race
 
 .PHONY: test-long
 test-long: controlplane test-race ## run what "make test" leaves out, every night and before a release (takes more than an hour)
-	cd test && CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -timeout 60m $(ENGINE_PACKAGE) -every 1
+	cd test && CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -timeout 60m $(ENGINE_PACKAGE) \
+		-every 1 -shutdowns 200 -namespaces 10000 -cycles 1000
 	$(foreach m,$(CLUSTER_MODULES),cd $(CURDIR)/$(m) && \
-		CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -p 1 -timeout 60m $(call plain_cluster_packages,$(m)) &&) :
+		CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -p 1 -timeout 60m $(call other_cluster_packages,$(m)) &&) :
+	cd $(PLATFORM_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -timeout 60m -run TestCrash . -crash-after-writes 3
+	cd $(PLATFORM_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -timeout 60m -run TestCompile \
+		./internal/blueprint/onserver -every 1
 	cd $(PLATFORM_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags long -count=1 -timeout 60m -run 'MemoryLimit|Upgrade' . \
 		-hostile-for 2m -hostile-types all
 	cd $(BENCH_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -timeout 30m ./...
@@ -265,8 +268,7 @@ test-oldest: bin/versions/$(OLDEST)/kube-apiserver bin/versions/$(OLDEST)/etcd b
 
 .PHONY: test-ui
 test-ui: controlplane ## test the diagnostics page in headless Chromium (requires chromium; SCREENSHOTS=DIR writes pictures)
-	$(PRINT_RACE)
-	cd $(PLATFORM_MODULE) && go test $(TEST_FLAGS) $(RACE) -tags browser -count=1 -p 1 -run Browser ./internal/ui .
+	cd $(PLATFORM_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags browser -count=1 -p 1 -run Browser ./internal/ui .
 
 .PHONY: test-kind
 test-kind: ## run the tests that need kubelets on a temporary kind cluster (requires docker)
@@ -322,8 +324,6 @@ bench-report: ## update the charts and tables of the documentation from test/ben
 # The version of a release is VERSION, which has no default here: that of "make build" contains the commit.
 RELEASE_VERSION = $(if $(filter file,$(origin VERSION)),,$(VERSION))
 RELEASE_DIRECTORY = $(CURDIR)/bin/release/$(RELEASE_VERSION)
-# The repository that the image of a release is pushed to, which the chart and the manifests contain.
-RELEASE_IMAGE = $(patsubst github.com/%,ghcr.io/%,$(MODULE))/dynamic-controller
 # A file with a private key to sign with. Without it, the release is not signed.
 RELEASE_KEY =
 # The URI of the builder in the provenance, and the platforms of the binaries. The program has defaults.
@@ -347,8 +347,9 @@ release-check: ## build VERSION again in a clone in another directory, and compa
 		tools/release-check.sh '$(RELEASE_VERSION)'
 
 .PHONY: release-push
-release-push: ## push the image of VERSION in bin/release to RELEASE_IMAGE, and print its name with the digest
-	@$(RELEASE_PROGRAM) push --directory '$(RELEASE_DIRECTORY)' --to '$(RELEASE_IMAGE):$(RELEASE_VERSION)'
+release-push: ## push the image of VERSION in bin/release to RELEASE_IMAGE, and the chart to RELEASE_CHARTS
+	@$(RELEASE_PROGRAM) push --directory '$(RELEASE_DIRECTORY)' --to '$(RELEASE_IMAGE):$(RELEASE_VERSION)' \
+		--charts '$(RELEASE_CHARTS)'
 
 .PHONY: release-tags
 release-tags: ## create the tags of VERSION, also for nested modules, and print the command that publishes them
@@ -382,8 +383,8 @@ vulnerabilities: ## check for known vulnerabilities (requires access to https://
 		(cd $$m && $(GOVULNCHECK) ./...); done
 
 .PHONY: rename
-rename: ## change the module path to MODULE in all files, for example make rename MODULE=example.com/other/name
-	@tools/rename.sh '$(MODULE)'
+rename: ## replace values of tools/project.mk in all files, for example make rename MODULE=example.com/other/name
+	@tools/rename.sh $(foreach name,MODULE ADVISORIES MAINTAINERS RELEASE_IMAGE RELEASE_CHARTS,'$(name)=$($(name))')
 
 .PHONY: clean
 clean: ## remove all build output
