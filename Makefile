@@ -1,5 +1,5 @@
 # Run "make" to list the targets. Unless its description says otherwise, a target needs only Go and make, and works in a
-# clean clone. If there is a C compiler, tests run with the race detector.
+# clean clone. If there is a C compiler, the unit tests of the library run with the race detector.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -180,7 +180,7 @@ kind-image: ## build a kind node image without a registry (requires root, docker
 ## Test
 
 .PHONY: test
-test: controlplane ## run the tests, with the race detector where it pays if there is a C compiler
+test: controlplane ## run the tests; those of the library with the race detector if there is a C compiler
 	$(PRINT_RACE)
 	@echo "[1/$(TEST_PARTS)] packages that need no control plane"
 	@go test $(TEST_FLAGS) $(UNIT_RACE) $(filter-out $(PLAIN_PACKAGES),$(call unit_packages,.))

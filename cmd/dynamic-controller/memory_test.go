@@ -118,8 +118,8 @@ func largeMetadata(parent map[string]string) func(*unstructured.Unstructured) {
 	}
 }
 
-// A tenant cannot exhaust a replica's memory with objects of a child type that have the label of children, also if their
-// metadata is large. Others are not watched: see TestWatches_SelectChildren.
+// A tenant cannot exhaust a replica's memory with objects of a child type that have the label of children, also if
+// their metadata is large. Others are not watched: see TestWatches_SelectChildren.
 func TestMemoryLimit_LargeObjectsOfATenant(t *testing.T) {
 	parent := map[string]string{"platform.example.com/parent": "00000000-0000-0000-0000-000000000000"}
 	for name, fill := range map[string]func(*unstructured.Unstructured){

@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 }
 
 // every is N if tests with many similar cases run every Nth of them. "make test-long" runs all.
-var every = flag.Int("every", 4, "run every Nth of the cases of a test with many similar ones")
+var every = flag.Int("every", 8, "run every Nth of the cases of a test with many similar ones")
 
 // sample returns every Nth case, from a random one on, and thus other cases in each run.
 func sample[T any](t *testing.T, all []T) (some []T) {

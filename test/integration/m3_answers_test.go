@@ -27,7 +27,7 @@ import (
 // and after CRDs are created, changed and deleted, and again with a newly started mapper.
 func TestM3_AnswersMatchClientGo(t *testing.T) {
 	h := newHarness(t)
-	count := 120 / *every
+	count := 240 / *every
 	mapper, _ := h.mapper()
 	h.compareAnswers("built-in types", mapper)
 

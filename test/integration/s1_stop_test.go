@@ -192,7 +192,8 @@ func goroutinesOfWatches() string {
 	return ""
 }
 
-var stopCycles = flag.Int("cycles", 200, "number of times that TestS1_StopsUnderLoadLeakNothing serves and stops a type")
+var stopCycles = flag.Int("cycles", 200,
+	"number of times that TestS1_StopsUnderLoadLeakNothing serves and stops a type")
 
 // The test repeatedly starts and stops serving a type while the type's objects change.
 func TestS1_StopsUnderLoadLeakNothing(t *testing.T) {
