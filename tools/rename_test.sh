@@ -16,7 +16,8 @@ fail() {
 }
 
 former=$(sed -n 's/^[A-Z_]* := //p' tools/project.mk)
-for invalid in MODULE=/a MODULE=a//b MODULE= RELEASE_IMAGE=https://example.com/image "MAINTAINERS=a b" UNKNOWN=value; do
+for invalid in MODULE=/a MODULE=a//b MODULE= RELEASE_IMAGE=https://example.com/image RELEASE_IMAGE=example.com/a/ \
+	RELEASE_IMAGE=example.com/a:tag RELEASE_CHARTS=/a "MAINTAINERS=@a b" MAINTAINERS=a ADVISORIES=a UNKNOWN=value; do
 	if tools/rename.sh MODULE="$new" "$invalid" 2>/dev/null; then fail "$invalid was accepted"; fi
 done
 git diff --quiet || fail "refused values have changed files"
@@ -45,3 +46,17 @@ git ls-files '*go.mod' ':!*/testdata/*' | while IFS= read -r file; do
 	)
 done
 go vet ./dynamiccontroller/internal/fairqueue
+
+# Values can contain one another, also new ones the former ones.
+expect() {
+	grep -qxF -e "$1 := $2" tools/project.mk || fail "$1 is not $2: $(cat tools/project.mk)"
+}
+make -s rename RELEASE_IMAGE=example.com/engine RELEASE_CHARTS=example.com/engine/charts
+make -s rename RELEASE_IMAGE=example.com/image MODULE=example.com/third ADVISORIES="https://$new/issues"
+expect RELEASE_IMAGE example.com/image
+expect RELEASE_CHARTS example.com/engine/charts
+expect MODULE example.com/third
+expect ADVISORIES "https://$new/issues"
+make -s rename ADVISORIES=https://example.com/third/advisories
+make -s rename MODULE=example.com/fourth
+expect ADVISORIES https://example.com/fourth/advisories

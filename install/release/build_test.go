@@ -258,6 +258,9 @@ func requirePush(t *testing.T, r repository, dir string) {
 	}
 	_, pushed, _ := strings.Cut(strings.TrimSpace(out), "\n")
 	requirePushedChart(t, dir, charts, pushed)
+	if again, err := r.run("push", "--directory", dir, "--to", to+":"+version, "--charts", charts); again != out {
+		t.Errorf("the second push printed %q (error %v), the first one %q", again, err, out)
+	}
 	r.requireError("--charts: ", "push", "--directory", dir, "--to", to+":"+version, "--charts", "oci://"+charts)
 }
 

@@ -125,10 +125,7 @@ func pushCommand(ctx context.Context, flags *flag.FlagSet, args []string, out, _
 	if *dir == "" || *to == "" {
 		return errors.New("--directory and --to are required")
 	}
-	if err := pushImage(ctx, *dir, *to, out); err != nil || *charts == "" {
-		return err
-	}
-	return pushChart(*dir, *charts, out)
+	return push(ctx, *dir, *to, *charts, out)
 }
 
 func tagCommand(ctx context.Context, flags *flag.FlagSet, args []string, out, _ io.Writer) error {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -16,12 +17,25 @@ import (
 	"github.com/dynamic-controller/engine/install/internal/platform"
 )
 
-// pushImage pushes the image of a release and prints its name with the digest.
-func pushImage(ctx context.Context, dir, to string, out io.Writer) error {
+// push pushes the image of a release, and the chart unless charts is empty. It prints their names with the digests.
+func push(ctx context.Context, dir, to, charts string, out io.Writer) error {
 	tag, err := name.NewTag(to, name.StrictValidation)
 	if err != nil {
 		return fmt.Errorf("--to: %w", err)
 	}
+	var parent name.Repository
+	if charts != "" {
+		if parent, err = name.NewRepository(charts, name.StrictValidation); err != nil {
+			return fmt.Errorf("--charts: %w", err)
+		}
+	}
+	if err := pushImage(ctx, dir, tag, out); err != nil || charts == "" {
+		return err
+	}
+	return pushChart(dir, parent, out)
+}
+
+func pushImage(ctx context.Context, dir string, tag name.Tag, out io.Writer) error {
 	file, err := onlyFile(dir, platform.Name+"_*_image.tar")
 	if err != nil {
 		return err
@@ -55,20 +69,17 @@ func pushImage(ctx context.Context, dir, to string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := platform.Push(ctx, to, image); err != nil {
+	if err := platform.Push(ctx, tag.Name(), image); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "%s@%s\n", tag.Context().Name(), digest)
 	return nil
 }
 
-// pushChart pushes the chart of a release as an OCI artifact, whose name and tag are those of the chart, and prints its
-// name with the digest. It uses the credentials of docker login. Helm's client cannot be cancelled.
-func pushChart(dir, repository string, out io.Writer) error {
-	parent, err := name.NewRepository(repository, name.StrictValidation)
-	if err != nil {
-		return fmt.Errorf("--charts: %w", err)
-	}
+// pushChart pushes the chart as an OCI artifact, whose name and tag are those of the chart. It uses the credentials of
+// docker login. Helm's client cannot be cancelled. A second push has the same digest, because the date in the artifact
+// is that of the release.
+func pushChart(dir string, parent name.Repository, out io.Writer) error {
 	file, err := onlyFile(dir, platform.Name+"-*.tgz")
 	if err != nil {
 		return err
@@ -90,7 +101,8 @@ func pushChart(dir, repository string, out io.Writer) error {
 		return err
 	}
 	to := parent.Name() + "/" + chart.Name()
-	pushed, err := client.Push(content, to+":"+chart.Metadata.Version)
+	date := registry.PushOptCreationTime(chart.ModTime.UTC().Format(time.RFC3339))
+	pushed, err := client.Push(content, to+":"+chart.Metadata.Version, date)
 	if err != nil {
 		return fmt.Errorf("push the chart to %s: %w", to, err)
 	}
