@@ -44,11 +44,15 @@ type StandaloneWatch struct {
 	stopped   chan struct{}      // closed by Stop
 }
 
-// attachment is the delivery of a standalone watch to a run. Its fields are guarded by the watch.
+// attachment is the delivery of a standalone watch to a run.
 type attachment struct {
 	replayed <-chan struct{} // closed when the delivery of the existing objects has ended
-	replays  bool            // whether the delivery of the existing objects has begun
-	// session is the session of watches whose objects are delivered. It is nil if they are those of a former session.
+
+	// Guarded by the watch's mu.
+
+	began bool // whether the delivery of the existing objects has begun
+	// session is the channel that Subscription.Synced returned when the delivery began. It is nil if the channel was not
+	// closed, because the objects were then those of a former session.
 	session <-chan struct{}
 }
 
@@ -343,20 +347,21 @@ func (w *StandaloneWatch) beginReplay(r *run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if a := w.attached[r]; a != nil {
-		a.replays = true
+		a.began = true
 		if session := w.sub.Synced(); typewatch.IsClosed(session) {
 			a.session = session
 		}
 	}
 }
 
-// withFormerObjects returns the runs to which the objects of a former session have been or are being delivered.
-func (w *StandaloneWatch) withFormerObjects() (runs []*run) {
+// runsWithFormerObjects returns the runs to which the objects of a former session have been or are being delivered,
+// except those that are ending.
+func (w *StandaloneWatch) runsWithFormerObjects() (runs []*run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	session := w.sub.Synced()
 	for r, a := range w.attached {
-		if a.replays && a.session != session {
+		if a.began && a.session != session && !r.ending.Load() {
 			runs = append(runs, r)
 		}
 	}
@@ -371,14 +376,16 @@ func (w *StandaloneWatch) eventHandler(ctx context.Context) typewatch.EventHandl
 	return typewatch.EventHandler{
 		// Each run has a replay. If it has delivered the objects of a former session, they are delivered again.
 		Known: func(batch []*typewatch.Object) {
-			runs := w.withFormerObjects()
+			runs := w.runsWithFormerObjects()
 			if len(runs) == 0 {
 				return
 			}
 			for _, object := range batch {
 				ids := w.ids(e, object)
 				for _, r := range runs {
-					w.enqueue(fairqueue.Background, r, ids)
+					if !r.ending.Load() {
+						w.enqueue(fairqueue.Background, r, ids)
+					}
 				}
 			}
 		},

@@ -357,7 +357,13 @@ func TestD1_StandaloneWatchServesARunThatBeginsBetweenSessions(t *testing.T) {
 		second, child := f.types[1], f.types[2]
 		c := newCalls(succeed)
 		f.serve(second, c.handle)
-		startWatch(f, child, toOwners(second))
+		var mapped atomic.Int64
+		toSecond := toOwners(second)
+		startWatch(f, child,
+			func(ctx context.Context, object dynamiccontroller.Object) []dynamiccontroller.ObjectIdentifiers {
+				mapped.Add(1)
+				return toSecond(ctx, object)
+			})
 		stopFirst := f.startShard(0)
 		ended := make(chan error)
 		go func() { ended <- stopFirst() }()
@@ -370,6 +376,9 @@ func TestD1_StandaloneWatchServesARunThatBeginsBetweenSessions(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		c.want(t, "the second run", named("absent"))
+		if n := mapped.Load(); n != 1 { // for the second run, and not also for the first one, which was ending
+			t.Errorf("the function was called %d times", n)
+		}
 		if err := stopSecond(); err != nil {
 			t.Error(err)
 		}
