@@ -18,8 +18,8 @@ cluster_packages = $(shell cd $(1) && go list -f '{{.ImportPath}} {{join .Import
 unit_packages = $(filter-out $(call cluster_packages,$(1)),$(shell cd $(1) && go list ./...))
 
 # "make test" uses the race detector for the packages of the library, whose goroutines meet in their unit tests, except
-# PLAIN_PACKAGES, which start none. "make test-long" uses it everywhere. It makes tests up to ten times slower, and all
-# packages that they import are compiled once more: those of the platform and of test/integration take minutes.
+# PLAIN_PACKAGES, which start none. "make test-long" also uses it for the platform, the examples and test. It makes tests
+# up to ten times slower, and all packages that they import are compiled once more, which takes minutes for these.
 ENGINE_PACKAGE := $(MODULE)/test/integration
 PLAIN_PACKAGES := $(MODULE)/dynamiccontroller/replica/internal/plan
 other_cluster_packages = $(filter-out $(ENGINE_PACKAGE),$(call cluster_packages,$(1)))
@@ -53,7 +53,9 @@ CONTROLPLANE_MODULE := test/controlplane
 KINDNODE_MODULE := test/kindnode
 BENCH_MODULE := test/bench
 OTHER_MODULES := $(patsubst %/go.mod,%,$(filter-out $(CONTROLPLANE_MODULE)/go.mod $(KINDNODE_MODULE)/go.mod,$(wildcard test/*/go.mod examples/*/go.mod install/go.mod)))
+# "make test-long" lints and tests test/bench, whose many dependencies take minutes to compile.
 TESTED_MODULES := $(filter-out $(BENCH_MODULE),$(OTHER_MODULES))
+LINTED_MODULES = $(UNIT_MODULES) $(TESTED_MODULES)
 TEST_PARTS := $(words 1 2 3 4 $(TESTED_MODULES))
 # The modules in test/versions have no packages. Each names a version of kube-apiserver, which "make test-versions" builds.
 VERSION_MODULES := $(patsubst %/go.mod,%,$(wildcard test/versions/*/go.mod))
@@ -70,12 +72,12 @@ help: ## show this help
 
 .PHONY: demo
 demo: build $(if $(KUBECONFIG),,controlplane) ## run the scripted demonstration on a temporary control plane
-	@cd examples && OUTPUT=$(CURDIR)/bin/demo $(BUILD) ./demo
+	@cd examples && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/bin/demo $(BUILD) ./demo
 	@bin/demo
 
 .PHONY: run
 run: build $(if $(KUBECONFIG),,controlplane) ## set up the demonstration and keep it running until Ctrl-C
-	@cd examples && OUTPUT=$(CURDIR)/bin/demo $(BUILD) ./demo
+	@cd examples && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/bin/demo $(BUILD) ./demo
 	@bin/demo --stay
 
 KIND_DEMO_LOG ?= bin/kind-demo.log
@@ -92,8 +94,8 @@ kind-picture: ## draw docs/kind-demo.svg from the log of the last kind-demo, or 
 
 example-%: $(if $(KUBECONFIG),,controlplane) ## run an example on a temporary control plane, for example make example-hello
 	@echo "building examples/$*"
-	@cd examples/$* && OUTPUT=$(CURDIR)/bin/examples/$* $(BUILD) .
-	@cd examples && OUTPUT=$(CURDIR)/bin/examples/show $(BUILD) ./internal/show
+	@cd examples/$* && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/bin/examples/$* $(BUILD) .
+	@cd examples && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/bin/examples/show $(BUILD) ./internal/show
 	@bin/examples/show $*
 
 ## Build
@@ -121,7 +123,7 @@ manifests: ## update the manifests for kustomize from the Helm chart
 
 .PHONY: builtin-schemas
 builtin-schemas: controlplane ## update the schemas of built-in kinds that "dynamic-controller validate" uses without a cluster
-	cd $(PLATFORM_MODULE) && go test -count=1 -run TestBuiltinKinds . -update-builtin
+	cd $(PLATFORM_MODULE) && $(WITHOUT_CGO) go test -count=1 -run TestBuiltinKinds . -update-builtin
 
 # If KUBEBUILDER_ASSETS names a folder with etcd and kube-apiserver, as for envtest, only a launcher for these is built. It
 # contains the controllers that tests need, because kube-controller-manager is usually not in the folder.
@@ -207,7 +209,7 @@ test-quick: ## run the tests that need no control plane, of what has changed, wi
 
 .PHONY: test-unit
 test-unit: ## run the tests that need no control plane
-	$(foreach m,$(UNIT_MODULES),cd $(CURDIR)/$(m) && go test $(call unit_packages,$(m)) &&) :
+	$(foreach m,$(UNIT_MODULES),cd $(CURDIR)/$(m) && $(WITHOUT_CGO) go test $(call unit_packages,$(m)) &&) :
 
 .PHONY: test-race
 test-race: ## run the tests that need no control plane three times with the race detector
@@ -224,6 +226,7 @@ test-long: controlplane test-race ## run what "make test" leaves out, every nigh
 		./internal/blueprint/onserver -every 1
 	cd $(PLATFORM_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags long -count=1 -timeout 60m -run 'MemoryLimit|Upgrade' . \
 		-hostile-for 2m -hostile-types all
+	$(MAKE) lint LINTED_MODULES=$(BENCH_MODULE)
 	cd $(BENCH_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -timeout 30m ./...
 	$(MAKE) test-e2e-rounds
 
@@ -374,8 +377,8 @@ verify: lint ## check formatting, go vet, go mod tidy, the linters, the workflow
 	tools/apidiff.sh
 
 .PHONY: lint
-lint: ## run the linters of .golangci.yml (the first build takes minutes)
-	@set -e; for m in $(UNIT_MODULES) $(OTHER_MODULES); do echo "cd $$m && golangci-lint run ./..."; (cd $$m && $(GOLANGCI_LINT) run ./...); done
+lint: ## run the linters of .golangci.yml, except in test/bench (the first build takes minutes)
+	@set -e; for m in $(LINTED_MODULES); do echo "cd $$m && golangci-lint run ./..."; (cd $$m && $(GOLANGCI_LINT) run ./...); done
 
 .PHONY: vulnerabilities
 vulnerabilities: ## check for known vulnerabilities (requires access to https://vuln.go.dev)

@@ -280,9 +280,8 @@ var crashAfterWrites = flag.Int("crash-after-writes", 1,
 	"the largest number of writes per process in TestCrash_AfterEachWrite")
 
 // Each process is killed after its first (or second, or third) write, from the creation of the Blueprint to its
-// deletion.
-// The final state must be correct, and the webhook must reject an invalid Blueprint. A crash before a write is
-// equivalent to a crash after the previous one, because the platform has no other state.
+// deletion. The final state must be correct, and the webhook must reject an invalid Blueprint. A crash before a write
+// is equivalent to a crash after the previous one, because the platform has no other state.
 func TestCrash_AfterEachWrite(t *testing.T) {
 	for most := 1; most <= *crashAfterWrites; most++ {
 		t.Run(fmt.Sprintf("up to %d writes per process", most), func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/browser"
+	"github.com/dynamic-controller/engine/test/browser"
 )
 
 // The browser reads the status of a platform on a real control plane, through the ui command.

@@ -46,8 +46,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(shared.Main(sharedTypes.Main(m)))
 }
 
-// every is N if tests with many similar cases run every Nth of them. "make test-long" runs all.
-var every = flag.Int("every", 8, "run every Nth of the cases of a test with many similar ones")
+// every is N if tests with many similar cases run every Nth of them. "make test-long" runs all. It is odd, because two
+// kinds of cases often alternate.
+var every = flag.Int("every", 7, "run every Nth of the cases of a test with many similar ones")
 
 // sample returns every Nth case, from a random one on, and thus other cases in each run.
 func sample[T any](t *testing.T, all []T) (some []T) {

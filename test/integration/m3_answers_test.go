@@ -27,7 +27,7 @@ import (
 // and after CRDs are created, changed and deleted, and again with a newly started mapper.
 func TestM3_AnswersMatchClientGo(t *testing.T) {
 	h := newHarness(t)
-	count := 240 / *every
+	count := 210 / *every
 	mapper, _ := h.mapper()
 	h.compareAnswers("built-in types", mapper)
 
@@ -163,8 +163,8 @@ func (h *harness) compareAnswers(when string, m *restmapper.Mapper) {
 	h.eventually(when, func() error {
 		asked, differences := h.discover().compare(h.Context(), m, first)
 		if len(differences) > 0 {
-			first := strings.Join(differences[:min(5, len(differences))], "\n")
-			return fmt.Errorf("%d of %d answers differ; the first ones are:\n%s", len(differences), asked, first)
+			examples := strings.Join(differences[:min(5, len(differences))], "\n")
+			return fmt.Errorf("%d of %d answers differ; the first ones are:\n%s", len(differences), asked, examples)
 		}
 		h.Logf("%s: %d answers compared", when, asked)
 		return nil

@@ -15,7 +15,7 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
+	"github.com/dynamic-controller/engine/test/platformtest"
 )
 
 // The cache can contain a Blueprint that has been deleted. Nothing would delete a CustomResourceDefinition created for

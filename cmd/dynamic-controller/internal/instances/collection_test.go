@@ -18,8 +18,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/test/platformtest"
 )
 
 // paging returns a Blueprint whose instances have a ConfigMap for each of spec.names, and the given resources.

@@ -14,9 +14,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children"
+	"github.com/dynamic-controller/engine/test/platformtest"
 )
 
 func pendingChild(name, id string, deleting bool, finalizers ...string) children.PendingChild {

@@ -15,8 +15,8 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/test/platformtest"
 )
 
 // referTo is a resource that refers to existing ConfigMaps.

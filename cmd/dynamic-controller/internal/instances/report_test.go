@@ -16,8 +16,8 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 	"github.com/dynamic-controller/engine/handlers/children"
+	"github.com/dynamic-controller/engine/test/platformtest"
 )
 
 const conditionUp = "Up"

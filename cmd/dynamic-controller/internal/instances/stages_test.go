@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
+	"github.com/dynamic-controller/engine/test/platformtest"
 )
 
 // childNamed reads a ConfigMap of the instance from the server.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/browser"
+	"github.com/dynamic-controller/engine/test/browser"
 )
 
 // page is the page, opened in a browser.
