@@ -197,9 +197,12 @@ func TestH5_EachObjectIsReconciledOnceAfterItsShardHasMoved(t *testing.T) {
 	h.allowShards()
 	var served []gvrType
 	var ids []dynamiccontroller.ObjectIdentifiers
-	for range 12 {
-		gvr := h.widgets()
-		served = append(served, gvr)
+	for n := range 12 {
+		gvr := h.newType()
+		for shards.Of(gvr.GroupResource(), testShards) != n%testShards { // so that each replica leads some types
+			gvr = h.newType()
+		}
+		served = append(served, h.define(gvr))
 		for i := range 5 {
 			name := fmt.Sprintf("w%d", i)
 			h.apply(gvr, name, 0)
