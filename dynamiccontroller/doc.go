@@ -163,7 +163,7 @@
 //     object. This applies to the two classes of D10 separately: to events, due retries and Enqueue, and to all others.
 //     [WithFlowConcurrency] limits the concurrent calls of each flow. A flow at its limit delays no other flow.
 //
-// Replicas (L1 to L4 are promises of package replica):
+// Replicas (L1 to L4 and L6 are promises of package replica):
 //
 //   - L5: While RunWatches is running, a promotion sends no list request and opens no watch. Every object in the
 //     cache is reconciled once, and new events take precedence.
@@ -173,8 +173,7 @@
 //   - H1: A type, and with it each of its objects, belongs to one shard. The shard depends on the type's group and
 //     resource and on the number of shards only. Current runs have the same number of shards and serve different ones.
 //   - H5: Each run reconciles each object of its shard once, and D1 holds from then on. L5 holds for a shard that
-//     RunWatches keeps warm. With package replica, the first calls read caches that contain the last writes of the
-//     previous leader, with the exceptions that package replica lists.
+//     RunWatches keeps warm.
 //   - H8: [WithBucketLabel] only narrows a watch. An event reconciles objects of the type that declares the watch,
 //     whatever the label of the object contains, and objects without the label are always received.
 //   - H9: Only types of shards that are led or kept warm are watched. A watch that several types share runs as long as

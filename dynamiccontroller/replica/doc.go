@@ -65,6 +65,8 @@
 //     of the term have returned. With [ExitOnLoss], Run returns the error instead.
 //   - L3: Per-replica runnables start once per process, regardless of leadership.
 //   - L4: A term leaves nothing behind once it is over and its runnables have returned.
+//   - L6: When a leader has released the lease, the engine of the next one calls handlers after its caches contain the
+//     last writes of the previous leader, except in the cases below. (L5 is a promise of the engine.)
 //
 // # Shards
 //
@@ -91,8 +93,7 @@
 //     all replicas with shards have left. If the last one crashes, they wait for four LeaseDurations.
 //   - H3: A write through a fenced config is sent only if its context carries a current term of this replica.
 //   - H4: The Lease of a shard is released after its runnables have returned.
-//   - H5: When a shard has moved, the engine calls handlers after its caches contain the last writes of the previous
-//     leader, except in the cases below.
+//   - H5: L6 holds for each shard, also when it has moved.
 //   - H6: If the leader of a shard crashes, its standby leads within LeaseDuration + 5 x RetryPeriod. If the leader
 //     shuts down or the shard is moved, another replica that keeps it warm leads as soon as the Lease has been
 //     released. If a shard has no copy, the leader of the fleet assigns one. [Status] shows shards without a leader.
@@ -136,14 +137,14 @@
 //     deadline. Done does not check the clocks, and neither does a context with its own cancel function or timeout.
 //     Such a context is cancelled only after a timer, a write or a call to an Err method that checks the clocks has
 //     ended the term.
-//   - After the move of a shard, the new leader waits for at most half a second, for the newest write to each resource
-//     in the last five seconds of the previous leader. It does not wait for deletions, for writes to a cluster with
-//     another address than that of the config passed to New, for responses that are longer than 4 MiB, neither JSON
-//     nor protobuf, or not read by the client, for responses that arrive more than a quarter of a second after the
-//     runnables' context was cancelled, and for writes to more than some hundred resources. A watch of several
-//     namespaces does not wait for those that have received less than another one. If the previous leader has crashed
-//     or lost the lease, no write is waited for. In these cases, a handler can read the state before a write, and
-//     repeat the write.
+//   - The next leader waits for at most half a second, for the newest write to each resource in the last five seconds
+//     of the previous leader. It does not wait for deletions, for writes of runnables that are registered with Register
+//     in a fleet, for writes to a cluster with another address than that of the config passed to New, for responses
+//     that are neither JSON nor protobuf of at most 4 MiB, or not read by the client, for responses that arrive more
+//     than a quarter of a second after the runnables' context was cancelled, and for writes to more than some hundred
+//     resources. A watch of several namespaces does not wait for those that have received less than another one. If the
+//     previous leader has crashed or lost the lease, no write is waited for: the rest of the lease's time has passed.
+//     In these cases, a handler can read the state before a write, and repeat the write.
 //   - The guarantees hold while the clock rates of two machines differ by less than a tenth, and all replicas have the
 //     same LeaseDuration.
 //   - A runnable that ignores its context delays this replica's next term until the runnable returns. Only the fence

@@ -20,10 +20,11 @@ type fence struct {
 	// lease is the namespace and the name of the Lease, and holder the identity in it. Both are empty without leader
 	// election.
 	lease, holder string
-	// The fields below are nil unless the terms are those of a shard.
-	keep       *keep
-	member     *fleetMember
+	// lastWrites is nil without leader election, and for the leader of a fleet.
 	lastWrites *lastWrites
+	// The fields below are nil unless the terms are those of a shard.
+	keep   *keep
+	member *fleetMember
 
 	mu      sync.Mutex // guards the fields below
 	terms   int64

@@ -330,7 +330,6 @@ func (m *fleetMember) newShard(index, count int) *shard {
 	log := m.options.log.WithValues(keyLease, o.LeaseNamespace+"/"+o.LeaseName, keyShard, index)
 	s := &shard{index: index}
 	writes := &lastWrites{}
-	leases := &notedLeases{LeasesGetter: m.clients.requests, identity: o.Identity, writes: writes, log: log}
 	s.leadership = &leadership{
 		options: o, log: log, fence: &fence{
 			clock: m.clock, keep: m.keep, member: m, lastWrites: writes,
@@ -340,6 +339,7 @@ func (m *fleetMember) newShard(index, count int) *shard {
 		registered: slices.Clone(m.registered), onNewLeader: func(string) {},
 		maxBackoff: maxBackoff,
 	}
+	leases := noteIn(m.clients.requests, o, log, writes)
 	s.leadership.lock = &lock{
 		Interface: leaseOf(leases, m.options, o.LeaseName), verify: m.layoutCheck(count).verify,
 		clock: m.clock, duration: o.LeaseDuration, timeout: requestTimeout(o), log: log.V(1),

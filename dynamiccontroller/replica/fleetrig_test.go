@@ -159,7 +159,7 @@ func newFleetRig(t testing.TB, s *fakeLeases, runs *shardRuns, name string, chan
 		c(&o)
 	}
 	backend := backend{
-		lease: func(_ *rest.Config, o Options) (resourcelock.Interface, func(), error) {
+		lease: func(_ *rest.Config, o Options, _ *lastWrites) (resourcelock.Interface, func(), error) {
 			return &resourcelock.LeaseLock{
 				LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: o.LeaseName},
 				Client:     r.client,
@@ -316,10 +316,12 @@ func newPlain(t testing.TB, s *fakeLeases, name string) (*plainRig, *worker) {
 	r := &plainRig{t: t, client: &fakeLeaseClient{server: s}}
 	o := testOptions()
 	o.Identity = name
-	backend := backend{lease: func(_ *rest.Config, o Options) (resourcelock.Interface, func(), error) {
+	backend := backend{lease: func(_ *rest.Config, o Options, writes *lastWrites) (
+		resourcelock.Interface, func(), error,
+	) {
 		return &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: o.LeaseName},
-			Client:     r.client,
+			Client:     noteIn(r.client, o, o.log, writes),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
 		}, func() {}, nil
 	}}

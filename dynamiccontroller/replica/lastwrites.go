@@ -1,8 +1,6 @@
 package replica
 
 import (
-	"bytes"
-	"encoding/json"
 	"io"
 	"mime"
 	"net/http"
@@ -14,16 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/internal/lastwrites"
-	"github.com/dynamic-controller/engine/internal/wire"
 )
 
 // recentFor is the time for which a write is remembered. A watch has usually received it long before.
 const recentFor = 5 * time.Second
 
-// maxRecorded is the maximum length of a response whose version is recorded. The API server rejects larger objects.
-const maxRecorded = 4 << 20
-
-// lastWrites remembers the newest version of each resource that the leaders of a shard have written recently: this
+// lastWrites remembers the newest version of each resource that the holders of a Lease have written recently: this
 // replica, or the one that has released the Lease. A nil lastWrites remembers nothing.
 type lastWrites struct {
 	mu     sync.Mutex // guards newest
@@ -58,7 +52,7 @@ func (w *lastWrites) replace(versions lastwrites.Versions) {
 	}
 }
 
-// recent returns the versions that the caches of the shard's next leader must contain.
+// recent returns the versions that the caches of the next leader must contain.
 func (w *lastWrites) recent() lastwrites.Versions {
 	if w == nil {
 		return nil
@@ -74,7 +68,7 @@ func (w *lastWrites) recent() lastwrites.Versions {
 	return recent
 }
 
-// record returns the body of the response to a write. When it has been read, the version of the object in it is
+// record returns the body of the response to a write. While the body is read, the version of the object in it is
 // recorded.
 func (w *lastWrites) record(r *http.Request, header http.Header, body io.ReadCloser) io.ReadCloser {
 	resource, ok := resourceIn(r.URL.Path)
@@ -82,46 +76,46 @@ func (w *lastWrites) record(r *http.Request, header http.Header, body io.ReadClo
 	if !ok || err != nil || header.Get("Content-Encoding") != "" {
 		return body
 	}
-	return &recordedBody{ReadCloser: body, done: func(data []byte) { w.add(resource, versionIn(contentType, data)) }}
+	var reader versionReader = &jsonVersion{}
+	if contentType == runtime.ContentTypeProtobuf {
+		reader = &protobufVersion{}
+	}
+	return &recordedBody{ReadCloser: body, reader: reader, add: func(version string) { w.add(resource, version) }}
 }
 
-// recordedBody calls done with its content when it has been read or closed.
+// recordedBody calls add with the version of the object that is read from it.
 type recordedBody struct {
 	io.ReadCloser
+	add func(version string)
 
-	mu      sync.Mutex // guards the fields below, because Close can be called during Read
-	content []byte
-	done    func([]byte) // nil after it was called, and if the content is too long
+	mu     sync.Mutex    // guards reader, because Close can be called during Read
+	reader versionReader // nil after add was called, or the body was read or closed
 }
 
 func (b *recordedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	b.mu.Lock()
-	if b.done != nil {
-		b.content = append(b.content, p[:n]...)
-	}
-	if len(b.content) > maxRecorded {
-		b.content, b.done = nil, nil
-	}
-	b.mu.Unlock()
-	if err != nil {
-		b.finish()
-	}
+	b.received(p[:n], err != nil)
 	return n, err
 }
 
 func (b *recordedBody) Close() error {
-	b.finish()
+	b.received(nil, true)
 	return b.ReadCloser.Close()
 }
 
-func (b *recordedBody) finish() {
+func (b *recordedBody) received(data []byte, last bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.done != nil {
-		b.done(b.content)
+	if b.reader == nil {
+		return
 	}
-	b.content, b.done = nil, nil
+	if version, found := b.reader.read(data, last); found {
+		b.add(version)
+		last = true
+	}
+	if last {
+		b.reader = nil
+	}
 }
 
 // resourceIn returns the resource in the path of a request, which can begin with the path of a proxy.
@@ -146,43 +140,4 @@ func resourceIn(path string) (schema.GroupResource, bool) {
 		return gr, true
 	}
 	return schema.GroupResource{}, false
-}
-
-// The numbers of fields in messages of Kubernetes.
-const (
-	rawInUnknown        = 2 // runtime.Unknown.Raw
-	metadataInObject    = 1 // ObjectMeta of all objects
-	versionInObjectMeta = 6 // ObjectMeta.ResourceVersion
-)
-
-// protobufPrefix precedes an encoded runtime.Unknown.
-const protobufPrefix = "k8s\x00"
-
-// versionIn returns the resourceVersion of an encoded object, or an empty string.
-func versionIn(contentType string, data []byte) string {
-	if contentType == runtime.ContentTypeProtobuf {
-		raw, ok := bytes.CutPrefix(data, []byte(protobufPrefix))
-		if !ok {
-			return ""
-		}
-		return string(fieldOf(fieldOf(fieldOf(raw, rawInUnknown), metadataInObject), versionInObjectMeta))
-	}
-	var object struct {
-		Metadata struct {
-			ResourceVersion string `json:"resourceVersion"`
-		} `json:"metadata"`
-	}
-	if json.Unmarshal(data, &object) != nil {
-		return ""
-	}
-	return object.Metadata.ResourceVersion
-}
-
-func fieldOf(message []byte, number int) []byte {
-	for m := wire.Read(message); m.Next(); {
-		if int(m.Number) == number {
-			return m.Value
-		}
-	}
-	return nil
 }

@@ -72,7 +72,14 @@ func TestLastWrites_RecordTheVersionsInResponses(t *testing.T) {
 		"no number":       {path: "/api/v1/namespaces/x/configmaps/a", body: `{"metadata":{"resourceVersion":"x"}}`},
 		"a Pod's answer":  {path: "/api/v1/namespaces/x/pods/a/proxy/api", body: object},
 		"another path":    {path: "/healthz", body: object},
-		"too long":        {path: "/api/v1/configmaps/a", body: strings.Repeat(" ", maxRecorded) + object},
+		"long JSON": {
+			path: "/api/v1/configmaps/a", body: strings.Repeat(" ", maxProtobuf) + object,
+			want: lastwrites.Versions{configMaps: 12},
+		},
+		"too long": {
+			path: "/api/v1/configmaps/a", contentType: runtime.ContentTypeProtobuf,
+			body: string(encoded) + strings.Repeat(" ", maxProtobuf),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.contentType == "" {
@@ -170,12 +177,19 @@ func respondVersion(r *http.Request) (*http.Response, error) {
 
 func (h *handovers) start(s *fakeLeases, runs *shardRuns, name string) *fleetRig {
 	r := newFleetRig(h.t, s, runs, name)
+	wantNoError(h.t, r.RegisterForShards("handovers", h.runnable(r.Replica)))
+	return r.start()
+}
+
+// runnable returns a runnable of the replica, which writes with its fenced configs.
+func (h *handovers) runnable(r *Replica) Runnable {
+	h.t.Helper()
 	client, err := rest.HTTPClientFor(r.Fence(&rest.Config{Host: r.cfg.Host, Transport: roundTripperFunc(h.respond)}))
 	wantNoError(h.t, err)
 	elsewhere, err := rest.HTTPClientFor(r.Fence(
 		&rest.Config{Host: "http://another-cluster", Transport: roundTripperFunc(respondVersion)}))
 	wantNoError(h.t, err)
-	wantNoError(h.t, r.RegisterForShards("handovers", RunFunc(func(ctx context.Context) error {
+	return RunFunc(func(ctx context.Context) error {
 		if index, _ := Shard(ctx); index != 0 {
 			<-ctx.Done()
 			return nil
@@ -199,8 +213,7 @@ func (h *handovers) start(s *fakeLeases, runs *shardRuns, name string) *fleetRig
 				return nil
 			}
 		}
-	})))
-	return r.start()
+	})
 }
 
 func writeVersion(ctx context.Context, client *http.Client, version string) error {
@@ -292,6 +305,46 @@ func TestFleet_NextLeaderReceivesTheLastWrites(t *testing.T) {
 				third := h.start(s, runs, "c")
 				h.want(runs, "c", before+1, want)
 				wantNoError(t, third.stop())
+			})
+		})
+	}
+}
+
+// The same holds with one Lease. A leader that crashes leaves no note: the rest of the Lease's time has passed.
+func TestL6_NextLeaderReceivesTheLastWrites(t *testing.T) {
+	for name, test := range map[string]struct {
+		crashes bool
+		want    lastwrites.Versions
+	}{
+		"the leader leaves":  {want: lastwrites.Versions{{Resource: "configmaps"}: 42}},
+		"the leader crashes": {crashes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, h := newFakeLeases(), newHandovers(t, 0)
+				start := func(name string) *plainRig {
+					r, _ := newPlain(t, s, name)
+					wantNoError(t, r.Register("handovers", h.runnable(r.Replica)))
+					r.start()
+					return r
+				}
+				first := start("a")
+				eventually(t, time.Minute, func() bool { return len(h.all()) == 1 })
+				second := start("b")
+				h.write("42")
+				synctest.Wait()
+				first.client.down.Store(test.crashes)
+				_ = first.stop()
+				eventually(t, time.Minute, func() bool { return len(h.all()) == 2 })
+				if got := h.all(); got[0] != nil || !maps.Equal(got[1], test.want) {
+					t.Errorf("the runs received %v, want none and %v", got, test.want)
+				}
+				s.edit("test", func(lease *coordinationv1.Lease) {
+					if note := lease.Annotations[lastWritesAnnotation]; note != "" {
+						t.Errorf("the Lease has the annotation %q while it is held", note)
+					}
+				})
+				wantNoError(t, second.stop())
 			})
 		})
 	}

@@ -14,15 +14,18 @@ import (
 	"k8s.io/client-go/util/connrotation"
 )
 
-// newLease returns client-go's lock for the Lease. The lock has its own client.
-func newLease(cfg *rest.Config, o Options) (_ resourcelock.Interface, closeConnections func(), err error) {
+// newLease returns client-go's lock for the Lease. The lock has its own client. When it releases the Lease, it notes
+// the last writes in it, unless they are nil.
+func newLease(cfg *rest.Config, o Options, writes *lastWrites) (
+	_ resourcelock.Interface, closeConnections func(), err error,
+) {
 	client, closeConnections, err := newLeaseClient(cfg, o)
 	if err != nil {
 		return nil, nil, err
 	}
 	return &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: o.LeaseName},
-		Client:     client,
+		Client:     noteIn(client, o, o.log, writes),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
 		Labels:     fencedLabels(o, o.Labels),
 	}, closeConnections, nil

@@ -20,7 +20,18 @@ const lastWritesAnnotation = "dynamic-controller.github.io/last-writes"
 // and the replicas of a fleet watch all Leases. Without the annotation, the next leader does not wait.
 const maxNote = 32 << 10
 
-// notedLeases is a client for the Lease of a shard. It stores the last writes in a Lease that it releases, and observes
+// noteIn returns a client for a Lease that passes on the last writes of its holder to the next one. If writes is nil,
+// it returns the given client.
+func noteIn(
+	client coordinationclient.LeasesGetter, o Options, log logr.Logger, writes *lastWrites,
+) coordinationclient.LeasesGetter {
+	if writes == nil {
+		return client
+	}
+	return &notedLeases{LeasesGetter: client, identity: o.Identity, writes: writes, log: log}
+}
+
+// notedLeases is a client for a Lease. It stores the last writes in a Lease that it releases, and observes
 // those in a Lease that another replica has released.
 type notedLeases struct {
 	coordinationclient.LeasesGetter

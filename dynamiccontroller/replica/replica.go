@@ -46,7 +46,7 @@ func New(log logr.Logger, cfg *rest.Config, opts Options) (*Replica, error) {
 // backend creates the clients of a replica.
 type backend struct {
 	// lease returns a client for the lease, and a function that closes its connections.
-	lease func(*rest.Config, Options) (_ resourcelock.Interface, closeConnections func(), err error)
+	lease func(*rest.Config, Options, *lastWrites) (_ resourcelock.Interface, closeConnections func(), err error)
 	fleet func(*rest.Config, Options) (*fleetClients, error)
 }
 
@@ -73,7 +73,10 @@ func newReplica(cfg *rest.Config, opts Options, backend backend, clock clock) (*
 		return r, nil
 	}
 	log := o.log.WithValues(keyLease, o.LeaseNamespace+"/"+o.LeaseName)
-	lease, closeConnections, err := backend.lease(cfg, o)
+	if !o.isSharded() { // the leader of a fleet reconciles in the terms of its shards
+		r.leadership.fence.lastWrites = &lastWrites{}
+	}
+	lease, closeConnections, err := backend.lease(cfg, o, r.leadership.fence.lastWrites)
 	if err != nil {
 		return fail(err)
 	}

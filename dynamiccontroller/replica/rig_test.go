@@ -75,7 +75,7 @@ func newRig(t testing.TB, s *fakeServer, name string, change ...func(*Options)) 
 	for _, c := range change {
 		c(&o)
 	}
-	newLease := func(_ *rest.Config, o Options) (resourcelock.Interface, func(), error) {
+	newLease := func(_ *rest.Config, o Options, _ *lastWrites) (resourcelock.Interface, func(), error) {
 		r.lease = &fakeLease{server: s, identity: o.Identity}
 		return r.lease, func() {}, nil
 	}

@@ -32,7 +32,7 @@ type term struct {
 	clock    clock
 	validity time.Duration // of a renewal, from the time at which it was sent; 0 without leader election
 	keep     *keep         // nil unless the term is one of a shard
-	// previous contains the writes before the term that the caches of a shard must contain.
+	// previous contains the writes before the term that the caches must contain.
 	previous lastwrites.Versions
 	began    time.Time
 	over     chan struct{} // closed when the term ends
@@ -260,8 +260,9 @@ func (t *term) admit(ctx context.Context, recorded bool) (_ context.Context, don
 // writeGrace is the time that a recorded write has to complete after the runnables' context was cancelled.
 const writeGrace = 250 * time.Millisecond
 
-// writeContext returns the context for a write. A shard can move at any time. A recorded write that has begun is then
-// not cancelled together with its runnable, so that the next leader of the shard can wait for its version.
+// writeContext returns the context for a write. A term can end in order at any time, for example when a shard moves. A
+// recorded write that has begun is then not cancelled together with its runnable, so that the next leader can wait for
+// its version.
 func (t *term) writeContext(caller context.Context, recorded bool) (context.Context, context.CancelCauseFunc) {
 	if !recorded || caller.Err() != nil {
 		return context.WithCancelCause(caller)

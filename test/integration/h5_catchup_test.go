@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 	"github.com/dynamic-controller/engine/internal/shards"
 )
 
@@ -58,33 +59,56 @@ func (c *copier) readBy(m *shardMember) []string {
 	return slices.Clone(c.calls[m.name])
 }
 
-// The leader of a shard writes an object and leaves. The watch of the next leader receives the write 0.1 s after it has
-// acquired the Lease.
-func TestH5_FirstCallReadsWhatTheLastLeaderHasWritten(t *testing.T) {
-	const delay = 100 * time.Millisecond
-	h := newHarness(t)
-	h.allowShards()
-	gvr := h.widgets()
-	h.apply(gvr, "w", 0)
-	c := &copier{calls: map[string][]string{}}
-	a := h.shardMember("a", []gvrType{gvr}, c.handler)
-	b := h.shardMember("b", []gvrType{gvr}, c.handler)
-	eventuallyLed(h, 1, a, b)
-	eventuallyWarm(h, a, b)
-	shard := shards.Of(gvr.GroupResource(), testShards)
-	leader, next := a, b
-	if b.Status().Shards[shard].Leading {
-		leader, next = b, a
-	}
+// The leader writes an object and leaves. The watch of the next leader receives the write 0.1 s after it has acquired
+// the Lease.
+func TestL6_H5_FirstCallReadsWhatTheLastLeaderHasWritten(t *testing.T) {
+	t.Run("one Lease", func(t *testing.T) {
+		h := newHarness(t)
+		h.allowShards()
+		gvr, c := h.widgets(), &copier{calls: map[string][]string{}}
+		h.apply(gvr, "w", 0)
+		withoutShards := func(o *replica.Options) { o.Shards = 0 }
+		leader := h.shardMember("a", []gvrType{gvr}, c.handler, withoutShards)
+		h.eventually("the first replica leads", func() error {
+			if !leader.Status().Leading {
+				return errors.New("it does not")
+			}
+			return nil
+		})
+		next := h.shardMember("b", []gvrType{gvr}, c.handler, withoutShards)
+		h.noError(next.engine.WaitForGVRSync(t.Context(), gvr))
+		c.handOver(leader, next, gvr, leaseName)
+	})
+	t.Run("shards", func(t *testing.T) {
+		h := newHarness(t)
+		h.allowShards()
+		gvr, c := h.widgets(), &copier{calls: map[string][]string{}}
+		h.apply(gvr, "w", 0)
+		a := h.shardMember("a", []gvrType{gvr}, c.handler)
+		b := h.shardMember("b", []gvrType{gvr}, c.handler)
+		eventuallyLed(h, 1, a, b)
+		eventuallyWarm(h, a, b)
+		shard := shards.Of(gvr.GroupResource(), testShards)
+		leader, next := a, b
+		if b.Status().Shards[shard].Leading {
+			leader, next = b, a
+		}
+		c.handOver(leader, next, gvr, fmt.Sprintf("%s-shard-%d", leaseName, shard))
+	})
+}
 
+// handOver makes the leader write the object and leave, and checks what the first call of the next leader reads.
+func (c *copier) handOver(leader, next *shardMember, gvr gvrType, lease string) {
+	const delay = 100 * time.Millisecond
+	h := leader.h
+	h.Helper()
 	earlier := len(c.readBy(next)) // before the shards were balanced
 	release := next.wire.hold(gvr)
 	defer release()
 	var acquired sync.Once
-	shardLease := fmt.Sprintf("/leases/%s-shard-%d", leaseName, shard)
 	next.wire.set(func(r *http.Request, send send) (*http.Response, error) {
 		response, err := send(r)
-		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, shardLease) &&
+		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/leases/"+lease) &&
 			err == nil && response.StatusCode == http.StatusOK {
 			acquired.Do(func() { time.AfterFunc(delay, release) })
 		}
@@ -105,6 +129,6 @@ func TestH5_FirstCallReadsWhatTheLastLeaderHasWritten(t *testing.T) {
 		return nil
 	})
 	if got := c.readBy(next)[earlier]; got != "yes" {
-		t.Errorf("the first call read %q, want what the last leader has written", got)
+		h.Errorf("the first call read %q, want what the last leader has written", got)
 	}
 }

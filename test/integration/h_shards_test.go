@@ -112,12 +112,16 @@ const testShards = 8
 // shardMember starts a replica. The handlers write with the client.
 func (h *harness) shardMember(
 	name string, served []gvrType, handler func(*shardMember, dynamic.Interface) dynamiccontroller.Handler,
+	change ...func(*replica.Options),
 ) *shardMember {
 	h.Helper()
 	m := &shardMember{h: h, name: name, wire: &wire{}}
 	wired := m.wire.through(h)
 	o := replicaOptions(h, name)
 	o.Shards = testShards
+	for _, c := range change {
+		c(&o)
+	}
 	leases := rest.CopyConfig(wired.config)
 	leases.Impersonate = rest.ImpersonationConfig{UserName: shardUser}
 	m.Replica = must(replica.New(h.logger().WithName(name), leases, o))
