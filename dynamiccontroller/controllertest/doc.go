@@ -33,6 +33,18 @@
 //
 // The directory examples/hello of the repository has a complete test.
 //
+// # Caches that lag
+//
+// In production, a handler can read a cache that does not contain its own last write. [Server.DelayWatches] and
+// [Server.HoldWatches] make the caches lag, so that a test proves that the handler is right nevertheless:
+//
+//	release := server.HoldWatches(configMaps)
+//	id := server.Apply(greeting)
+//	controllertest.WaitIdle(t, controller) // the handler has created a ConfigMap, which the cache does not contain
+//	controller.Enqueue(id)
+//	controllertest.WaitIdle(t, controller) // a handler that trusts its cache creates another one
+//	release()
+//
 // # Testing a handler alone
 //
 // A handler that uses only a client can be called without a controller, as in the example below. Such a test needs no
@@ -52,7 +64,7 @@
 //   - Ownership of fields in managedFields.
 //   - Finalizers: a deleted object with finalizers remains until they have been removed.
 //   - The status is changed only by requests for the subresource, and all other fields only by other requests.
-//   - Watches from any earlier resourceVersion, until the timeout in the request.
+//   - Watches from any earlier resourceVersion, until the timeout in the request. Their events can be delayed.
 //   - A NotFound without a name for types that are not served.
 //
 // # What the server does not simulate

@@ -25,6 +25,7 @@ type table struct {
 	objects              map[types.NamespacedName]*unstructured.Unstructured
 	changes              []change // all changes since the server was created, oldest first
 	watchers             map[*watcher]struct{}
+	lag                  lag
 }
 
 // change is a change to an object. The field before is nil for a new object, and after is nil for a deleted one.

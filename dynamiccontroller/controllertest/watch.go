@@ -18,10 +18,16 @@ type watcher struct {
 	result  chan watch.Event
 	wake    chan struct{} // has capacity for one value
 	stopped chan struct{}
-	stop    func() // closes stopped once
+	stop    func()                         // closes stopped once
+	held    func() (until <-chan struct{}) // returns nil if events are not held back
 
 	mu      sync.Mutex // guards pending
-	pending []watch.Event
+	pending []delayedEvent
+}
+
+type delayedEvent struct {
+	watch.Event
+	due time.Time
 }
 
 var _ watch.Interface = &watcher{}
@@ -42,15 +48,20 @@ func (s *Server) watchLocked(
 		defer s.mu.Unlock()
 		delete(t.watchers, w)
 	})
+	w.held = func() <-chan struct{} {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return t.lag.released
+	}
 	if version == 0 {
 		for _, object := range t.list(matches) {
-			w.add(watch.Added, object)
+			w.add(watch.Added, object, 0)
 		}
 		version = s.version
 	}
 	for _, c := range t.changes {
 		if c.version > version {
-			w.addChange(c)
+			w.addChange(c, t.lag.delay)
 		}
 	}
 	t.watchers[w] = struct{}{}
@@ -61,29 +72,30 @@ func (s *Server) watchLocked(
 func (t *table) recordLocked(c change) {
 	t.changes = append(t.changes, c)
 	for w := range t.watchers {
-		w.addChange(c)
+		w.addChange(c, t.lag.delay)
 	}
 }
 
 // addChange adds the event for a change, if the object matches or matched.
-func (w *watcher) addChange(c change) {
+func (w *watcher) addChange(c change, delay time.Duration) {
 	matched, matches := c.before != nil && w.matches(c.before), c.after != nil && w.matches(c.after)
 	switch {
 	case matched && matches:
-		w.add(watch.Modified, c.after)
+		w.add(watch.Modified, c.after, delay)
 	case matches:
-		w.add(watch.Added, c.after)
+		w.add(watch.Added, c.after, delay)
 	case matched:
 		last := c.before.DeepCopy()
 		last.SetResourceVersion(strconv.FormatInt(c.version, 10))
-		w.add(watch.Deleted, last)
+		w.add(watch.Deleted, last, delay)
 	}
 }
 
-func (w *watcher) add(kind watch.EventType, object *unstructured.Unstructured) {
+func (w *watcher) add(kind watch.EventType, object *unstructured.Unstructured, delay time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.pending = append(w.pending, watch.Event{Type: kind, Object: w.convert(object.DeepCopy())})
+	event := watch.Event{Type: kind, Object: w.convert(object.DeepCopy())}
+	w.pending = append(w.pending, delayedEvent{event, time.Now().Add(delay)})
 	select {
 	case w.wake <- struct{}{}:
 	default:
@@ -114,13 +126,39 @@ func (w *watcher) deliver(ctx context.Context, timeout time.Duration) {
 		w.pending = nil
 		w.mu.Unlock()
 		for _, e := range events {
+			if !w.await(e, timedOut) {
+				return
+			}
 			select {
 			case <-w.stopped:
 				return
-			case w.result <- e:
+			case w.result <- e.Event:
 			}
 		}
 	}
+}
+
+// await waits until an event can be delivered. It returns false if the watch ends before.
+func (w *watcher) await(e delayedEvent, timedOut <-chan time.Time) bool {
+	due := time.NewTimer(time.Until(e.due))
+	defer due.Stop()
+	select {
+	case <-due.C:
+	case <-timedOut:
+		return false
+	case <-w.stopped:
+		return false
+	}
+	for until := w.held(); until != nil; until = w.held() {
+		select {
+		case <-until:
+		case <-timedOut:
+			return false
+		case <-w.stopped:
+			return false
+		}
+	}
+	return true
 }
 
 // Stop implements watch.Interface.
