@@ -87,11 +87,11 @@ func (w *worker) start() {
 func (w *worker) work() {
 	queue := w.crew.controller.queue
 	for !w.replaced {
-		id, by, waited, shutdown := queue.Next(&w.crew.over)
+		id, by, wait, shutdown := queue.Next(&w.crew.over)
 		if shutdown {
 			return
 		}
-		w.process(id, by, waited)
+		w.process(id, by, wait.For)
 	}
 }
 

@@ -9,7 +9,8 @@ import (
 // delay is embedded in the entries of a delayHeap.
 type delay struct {
 	due   time.Duration
-	place int // index in the heap plus one, or 0 if the entry is not in the heap
+	place int32  // index in the heap plus one, or 0 if the entry is not in the heap
+	kinds uint16 // why the item will be added when the delay expires; see Cause
 }
 
 func (d *delay) entry() *delay { return d }
@@ -24,12 +25,12 @@ func (h delayHeap[E]) Less(i, j int) bool { return h[i].entry().due < h[j].entry
 
 func (h delayHeap[E]) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].entry().place, h[j].entry().place = i+1, j+1
+	h[i].entry().place, h[j].entry().place = int32(i+1), int32(j+1)
 }
 
 func (h *delayHeap[E]) Push(e any) {
 	*h = append(*h, e.(E))
-	e.(E).entry().place = len(*h)
+	e.(E).entry().place = int32(len(*h))
 }
 
 func (h *delayHeap[E]) Pop() any {
@@ -44,19 +45,27 @@ func (h *delayHeap[E]) Pop() any {
 // set inserts the entry, or restores the heap order after the entry's due time has changed.
 func (h *delayHeap[E]) set(e E) {
 	if place := e.entry().place; place > 0 {
-		heap.Fix(h, place-1)
+		heap.Fix(h, int(place-1))
 	} else {
 		heap.Push(h, e)
 	}
 }
 
 // delayLocked delays the item, unless it is due earlier. Unless delays are kept, an item in the live lane is not
-// delayed either. flowName is the name of its flow.
-func (q *Queue[T, K, N, V]) delayLocked(g *group[T, K, N, V], name N, flowName string, d time.Duration) {
+// delayed either. In any case, the next time that the item is handed out is also because of the kinds. flowName is the
+// name of its flow.
+func (q *Queue[T, K, N, V]) delayLocked(
+	g *group[T, K, N, V], name N, flowName string, d time.Duration, kinds uint16,
+) {
 	it := q.itemLocked(g, name, flowName)
 	now := q.now()
 	due := now + min(d, math.MaxInt64-now)
-	if it.queued && it.lane == Live && !g.opening.options.KeepDelays || it.delayed() && it.due <= due {
+	if it.queued && it.lane == Live && !g.opening.options.KeepDelays {
+		it.cause.Kinds |= kinds
+		return
+	}
+	it.kinds |= kinds
+	if it.delayed() && it.due <= due {
 		return
 	}
 	it.due = due
@@ -68,15 +77,23 @@ func (q *Queue[T, K, N, V]) delayLocked(g *group[T, K, N, V], name N, flowName s
 // skipDelayLocked must be called when the item is processed before its delay has expired.
 func (q *Queue[T, K, N, V]) skipDelayLocked(g *group[T, K, N, V], it *item[T, K, N, V]) {
 	if !g.opening.options.KeepDelays {
-		q.endDelayLocked(g, it)
+		q.completeDelayLocked(g, it)
 	}
 }
 
+// completeDelayLocked ends the delay and adds its kinds to the item's cause.
+func (q *Queue[T, K, N, V]) completeDelayLocked(g *group[T, K, N, V], it *item[T, K, N, V]) {
+	it.cause.Kinds |= it.kinds
+	q.endDelayLocked(g, it)
+}
+
+// endDelayLocked ends the delay. Its kinds are dropped.
 func (q *Queue[T, K, N, V]) endDelayLocked(g *group[T, K, N, V], it *item[T, K, N, V]) {
 	if it.delayed() {
-		heap.Remove(&g.delays, it.place-1)
+		heap.Remove(&g.delays, int(it.place-1))
 		q.updateDelayLocked(g)
 	}
+	it.kinds = 0
 }
 
 // updateDelayLocked updates the group's entry in q.delays. It must be called after the group's delays have changed.
@@ -85,7 +102,7 @@ func (q *Queue[T, K, N, V]) updateDelayLocked(g *group[T, K, N, V]) {
 		g.due = g.delays[0].due
 		q.delays.set(g)
 	} else if g.delayed() {
-		heap.Remove(&q.delays, g.place-1)
+		heap.Remove(&q.delays, int(g.place-1))
 	}
 }
 
@@ -113,8 +130,8 @@ func (q *Queue[T, K, N, V]) fire() {
 	for now := q.now(); len(q.delays) > 0 && q.delays[0].due <= now; {
 		g := q.delays[0]
 		it := g.delays[0]
-		q.endDelayLocked(g, it)
-		q.addLocked(g, it.name, it.flow.name, Live, now)
+		q.completeDelayLocked(g, it)
+		q.addLocked(g, it.name, it.flow.name, Live, now, Cause[T]{})
 	}
 	q.armed = 0
 	q.armLocked()

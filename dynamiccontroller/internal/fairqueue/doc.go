@@ -67,6 +67,14 @@
 // item moves to the live lane. Handing out the item or adding it to the live lane cancels the delay, unless
 // [Options].KeepDelays is set.
 //
+// # Causes
+//
+// [Group.Because] gives the reason for adding an item: a set of bits that the queue does not interpret, and optionally
+// an object. If the item is added again before it is handed out, its causes merge: the bits are combined, the first
+// object is kept, and the others are counted. [Queue.Next] returns the result. The causes of a running item are for the
+// next time. A delay has the cause for which it was set. If the item is handed out earlier, which cancels the delay,
+// the cause of the delay is one of its causes. Dropping an item or a delay drops its cause.
+//
 // # Stopping a group
 //
 // A group can be stopped and started. A stopped group rejects items. This does not affect other groups, and no worker
@@ -82,5 +90,7 @@
 //
 // Opening, closing or stopping a group takes O(log groups + items). Replacing the function that assigns items to flows
 // takes O(items log items). Operations on delays take O(log items), and statistics O(flows). All others take amortized
-// O(1), plus the time to skip blocked groups. A flow takes about 200 bytes while it has items.
+// O(1), plus the time to skip blocked groups. A flow takes about 200 bytes while it has items. An item in the live lane
+// takes about 140 bytes, and one in the background lane 60 bytes if others were added at the same time for the same
+// cause. Causes take 16 of the 140 bytes.
 package fairqueue

@@ -198,7 +198,7 @@ func (q *Queue[T, K, N, V]) setFlowsLocked(g *group[T, K, N, V], of func([]N) []
 			continue
 		}
 		f := next.enter(assigned[e.name])
-		if shared := f.background.push(f, e.name, e.since); it.shared {
+		if shared := f.background.push(f, e.name, e.since, it.cause); it.shared {
 			g.items[e.name] = shared
 		} else {
 			it.flow = f

@@ -12,6 +12,7 @@ import (
 type Group[T, K, N comparable, V any] struct {
 	q       *Queue[T, K, N, V]
 	opening *opening[T, K, N, V] // nil if the group was not open
+	cause   Cause[T]             // of the items that are added through the handle
 }
 
 // Stats describes the items of a group.
@@ -37,7 +38,7 @@ func (q *Queue[T, K, N, V]) Open(key K, value V, options Options[T, N]) Group[T,
 	q.clearLocked(g)
 	g.opening = &opening[T, K, N, V]{g: g, number: g.openings, value: value}
 	q.configureLocked(g, options, assigned)
-	return Group[T, K, N, V]{q, g.opening}
+	return Group[T, K, N, V]{q: q, opening: g.opening}
 }
 
 // Close closes the group and drops its waiting and delayed items. Running items are tracked until they are done.
@@ -169,7 +170,7 @@ func (h Group[T, K, N, V]) Add(lane Lane, names ...N) bool {
 		if flowNames != nil {
 			flowName = flowNames[i]
 		}
-		h.q.addLocked(h.opening.g, name, flowName, lane, now)
+		h.q.addLocked(h.opening.g, name, flowName, lane, now, h.cause)
 	}
 	h.q.wakeLocked()
 	return true
@@ -191,7 +192,7 @@ func (h Group[T, K, N, V]) AddAfter(name N, d time.Duration) bool {
 	if flowNames != nil {
 		flowName = flowNames[0]
 	}
-	h.q.delayLocked(h.opening.g, name, flowName, d)
+	h.q.delayLocked(h.opening.g, name, flowName, d, h.cause.Kinds)
 	return true
 }
 
@@ -315,6 +316,7 @@ type item[T, K, N comparable, V any] struct {
 	shared  bool          // the struct represents several items; see backlog
 	left    bool          // the item was running when Stop was called, and still is
 	lane    Lane
+	cause   Cause[T] // why the item is waiting or, if it is running, why it will wait again
 }
 
 func (it *item[T, K, N, V]) running() bool { return it.opening != 0 }
@@ -337,7 +339,7 @@ func (q *Queue[T, K, N, V]) clearLocked(g *group[T, K, N, V]) {
 	g.items = make(map[N]*item[T, K, N, V], g.peak)
 	for _, running := range []*list[*item[T, K, N, V]]{&g.running, &g.left} {
 		for it := range running.all() {
-			it.queued, it.delay = false, delay{}
+			it.queued, it.delay, it.cause = false, delay{}, Cause[T]{}
 			it.flow = g.flows.enter(it.flow.name)
 			it.flow.running++
 			g.items[it.name] = it
@@ -360,7 +362,8 @@ func (q *Queue[T, K, N, V]) itemLocked(g *group[T, K, N, V], name N, flowName st
 		it = &item[T, K, N, V]{}
 	}
 	if before != nil {
-		it.queued, it.lane, it.since, it.flow = true, Background, before.since, before.flow
+		it.queued, it.lane, it.since = true, Background, before.since
+		it.flow, it.cause = before.flow, before.cause
 	} else {
 		it.flow = g.flows.enter(flowName)
 	}

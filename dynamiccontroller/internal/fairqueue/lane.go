@@ -5,25 +5,27 @@ import (
 	"time"
 )
 
-// addLocked adds the item to the lane. A queued item can only move from the background to the live lane. flowName is
-// the name of the item's flow. It is not used if the group already contains the item.
+// addLocked adds the item to the lane, for a cause. A queued item can only move from the background to the live lane.
+// flowName is the name of the item's flow. It is not used if the group already contains the item.
 func (q *Queue[T, K, N, V]) addLocked(
-	g *group[T, K, N, V], name N, flowName string, lane Lane, now time.Duration,
+	g *group[T, K, N, V], name N, flowName string, lane Lane, now time.Duration, cause Cause[T],
 ) {
 	it := g.items[name]
 	switch {
 	case it == nil && lane == Background:
 		f := g.flows.enter(flowName)
-		g.items[name] = f.background.push(f, name, now)
+		g.items[name] = f.background.push(f, name, now, cause)
 		q.waiting++
 		g.waiting[Background]++
 		g.placeFlow(f)
 		q.placeLocked(g)
 		return
 	case it != nil && it.queued && it.lane <= lane:
+		q.mergeLocked(g, name, cause)
 		return
 	}
 	it = q.itemLocked(g, name, flowName)
+	it.cause.merge(cause)
 	if lane == Live {
 		q.skipDelayLocked(g, it)
 	}
@@ -45,7 +47,7 @@ func (q *Queue[T, K, N, V]) pushLocked(g *group[T, K, N, V], it *item[T, K, N, V
 	if it.lane == Live {
 		it.flow.live.pushBack(&it.element)
 	} else {
-		it.flow.background.push(it.flow, it.name, now)
+		it.flow.background.push(it.flow, it.name, now, it.cause)
 	}
 	q.waiting++
 	g.waiting[it.lane]++
@@ -75,8 +77,9 @@ func (g *group[T, K, N, V]) waitsIn(shared *item[T, K, N, V], name N) bool {
 }
 
 // backlog is the background lane of a flow. It is kept small because an initial list adds every object of a type to it.
-// Names that are added at the same time form a batch. Its items share one struct until they are handed out, delayed or
-// moved to the live lane. A moved item leaves a stale entry, which stays until it reaches the head.
+// Names that are added at the same time for the same cause form a batch. Its items share one struct until they are
+// handed out, delayed, moved to the live lane or added for another cause. A moved item leaves a stale entry, which
+// stays until it reaches the head.
 type backlog[T, K, N comparable, V any] struct {
 	batches []batch[T, K, N, V]
 	len     int // the number of waiting items
@@ -88,10 +91,12 @@ type batch[T, K, N comparable, V any] struct {
 }
 
 // push adds an entry to the end of the lane of f. It returns the shared item of the entry's batch.
-func (b *backlog[T, K, N, V]) push(f *flow[T, K, N, V], name N, now time.Duration) *item[T, K, N, V] {
+func (b *backlog[T, K, N, V]) push(
+	f *flow[T, K, N, V], name N, now time.Duration, cause Cause[T],
+) *item[T, K, N, V] {
 	last := len(b.batches) - 1
-	if last < 0 || b.batches[last].since != now {
-		shared := &item[T, K, N, V]{flow: f, shared: true, queued: true, lane: Background, since: now}
+	if last < 0 || b.batches[last].since != now || b.batches[last].cause != cause {
+		shared := &item[T, K, N, V]{flow: f, shared: true, queued: true, lane: Background, since: now, cause: cause}
 		b.batches, last = append(b.batches, batch[T, K, N, V]{item: shared}), last+1
 	}
 	b.batches[last].names = append(b.batches[last].names, name)

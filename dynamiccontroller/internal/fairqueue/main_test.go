@@ -66,7 +66,7 @@ func stopAll(q *testQueue) {
 	q.mu.Lock()
 	openings := []testGroup{}
 	for _, g := range q.groups {
-		openings = append(openings, testGroup{q, g.opening})
+		openings = append(openings, testGroup{q: q, opening: g.opening})
 	}
 	q.mu.Unlock()
 	for _, group := range openings {

@@ -40,8 +40,32 @@ type modelGroup struct {
 	since                 map[string]time.Time // when each item was added to its lane
 	again                 map[string]Lane
 	due                   map[string]time.Time
+	causes                map[string]modelCause // of items that wait, or will wait again
+	delayed               map[string]modelCause // of delays
 	liveTurns, credit     int
 	liveTurnsOf           map[string]int // by flow
+}
+
+// modelCause is a Cause with all objects that caused the item to be added.
+type modelCause struct {
+	kinds   uint16
+	objects []string
+}
+
+func (c modelCause) with(other modelCause) modelCause {
+	return modelCause{c.kinds | other.kinds, slices.Concat(c.objects, other.objects)}
+}
+
+func (c modelCause) String() string {
+	first, others := "", 0
+	for i, object := range c.objects {
+		if i == 0 {
+			first = object
+		} else if object != first {
+			others++
+		}
+	}
+	return fmt.Sprintf("kinds %b of %q and %d others", c.kinds, first, others)
 }
 
 func newModel() *model {
@@ -166,10 +190,11 @@ func (m *model) handOutOf(name string) {
 	item := g.lanes[lane][at]
 	g.lanes[lane] = slices.Delete(g.lanes[lane], at, at+1)
 	if !g.options.KeepDelays {
-		delete(g.due, item)
+		g.endDelay(item)
 	}
 	m.running[item] = modelRun{opening: g.opening, began: time.Now()}
-	m.handed = append(m.handed, handout(item, m.now().Sub(g.since[item])))
+	m.handed = append(m.handed, handout(item, m.now().Sub(g.since[item]), g.causes[item]))
+	delete(g.causes, item)
 	m.idle--
 	if g.credit--; g.credit == 0 || len(g.lanes[0])+len(g.lanes[1]) == 0 {
 		g.credit = 0
@@ -178,7 +203,14 @@ func (m *model) handOutOf(name string) {
 	m.place(name)
 }
 
-func (m *model) add(item string, lane Lane) {
+// endDelay ends the item's delay, if any, and adds its cause to those of the item.
+func (g *modelGroup) endDelay(item string) {
+	g.causes[item] = g.causes[item].with(g.delayed[item])
+	delete(g.due, item)
+	delete(g.delayed, item)
+}
+
+func (m *model) add(item string, lane Lane, cause modelCause) {
 	g := m.groups[groupOf(item)]
 	if !g.open || g.stopped {
 		return
@@ -186,8 +218,9 @@ func (m *model) add(item string, lane Lane) {
 	before, again := g.again[item]
 	queued := again && before == Live || slices.Contains(g.lanes[Live], item)
 	if expired := !m.due.IsZero(); expired || lane == Live && !queued && !g.options.KeepDelays {
-		delete(g.due, item)
+		g.endDelay(item)
 	}
+	g.causes[item] = g.causes[item].with(cause)
 	if _, running := m.running[item]; running {
 		if !again || lane < before {
 			g.again[item] = lane
@@ -214,19 +247,22 @@ func (m *model) push(item string, lane Lane) {
 }
 
 // addAfter delays the item as AddAfter does on a handle from the given opening.
-func (m *model) addAfter(item string, d time.Duration, opening int) {
+func (m *model) addAfter(item string, d time.Duration, opening int, cause modelCause) {
 	g := m.groups[groupOf(item)]
 	if !g.open || g.stopped || g.opening != opening {
 		return
 	}
 	if d <= 0 {
-		m.add(item, Live)
+		m.add(item, Live, cause)
 		return
 	}
+	cause.objects = nil
 	lane, again := g.again[item]
 	if !g.options.KeepDelays && (again && lane == Live || slices.Contains(g.lanes[Live], item)) {
+		g.causes[item] = g.causes[item].with(cause)
 		return
 	}
+	g.delayed[item] = g.delayed[item].with(cause)
 	due := time.Now().Add(d)
 	if before, delayed := g.due[item]; !delayed || due.Before(before) {
 		g.due[item] = due
@@ -257,7 +293,7 @@ func (m *model) tick() {
 			return
 		}
 		m.due = at
-		m.add(first, Live)
+		m.add(first, Live, modelCause{})
 		m.handOut()
 		m.due = time.Time{}
 	}
@@ -303,6 +339,7 @@ func (m *model) clear(name string) {
 	g.lanes, g.turns, g.liveTurns, g.credit = [2][]string{}, [2][]string{}, 0, 0
 	g.liveTurnsOf = map[string]int{}
 	g.again, g.due, g.since = map[string]Lane{}, map[string]time.Time{}, map[string]time.Time{}
+	g.causes, g.delayed = map[string]modelCause{}, map[string]modelCause{}
 	m.place(name)
 }
 
@@ -361,7 +398,7 @@ func (m *model) all(name string) map[string]bool {
 	return items
 }
 
-// handout formats an item that was handed out and its waiting time.
-func handout(item string, waited time.Duration) string {
-	return fmt.Sprintf("%s after %s", item, waited)
+// handout formats an item that was handed out, its waiting time and its causes.
+func handout(item string, waited time.Duration, cause fmt.Stringer) string {
+	return fmt.Sprintf("%s after %s because of %s", item, waited, cause)
 }

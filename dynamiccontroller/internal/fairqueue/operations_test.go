@@ -47,7 +47,7 @@ func (p *pair) next(t *rapid.T) {
 	}
 	p.m.idle++
 	p.workers.Go(func() {
-		item, value, waited, shutdown := p.q.Next(nil)
+		item, value, wait, shutdown := p.q.Next(nil)
 		if shutdown {
 			return
 		}
@@ -56,11 +56,32 @@ func (p *pair) next(t *rapid.T) {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.handed = append(p.handed, handout(item, waited))
+		p.handed = append(p.handed, handout(item, wait.For, describedCause(wait.Cause)))
 	})
 }
 
-func (p *pair) addAfter(item string, d time.Duration, opening string, choice int) {
+// describedCause formats a Cause in the same way as a modelCause.
+type describedCause Cause[string]
+
+func (c describedCause) String() string {
+	first := ""
+	if c.First != nil {
+		first = *c.First
+	}
+	return fmt.Sprintf("kinds %b of %q and %d others", c.Kinds, first, c.Others)
+}
+
+// drawCause returns a cause for the queue, and the same for the model.
+func drawCause(t *rapid.T) (cause Cause[string], m modelCause) {
+	m.kinds = uint16(rapid.IntRange(0, 3).Draw(t, "kinds"))
+	if object := rapid.SampledFrom([]string{"", "", "x", "y", "z"}).Draw(t, "object"); object != "" {
+		cause.First, m.objects = &object, []string{object}
+	}
+	cause.Kinds = m.kinds
+	return cause, m
+}
+
+func (p *pair) addAfter(t *rapid.T, item string, d time.Duration, opening string, choice int) {
 	if d > 0 {
 		// The order of items that are due at the same time is undefined.
 		p.waits++
@@ -69,12 +90,13 @@ func (p *pair) addAfter(item string, d time.Duration, opening string, choice int
 	switch opening {
 	case "queue":
 		p.q.AddAfter(item, d)
-		p.m.addAfter(item, d, p.m.openingOf(item))
+		p.m.addAfter(item, d, p.m.openingOf(item), modelCause{})
 	default:
 		openings := p.opened[groupOf(item)]
 		choice %= len(openings)
-		openings[choice].AddAfter(item, d)
-		p.m.addAfter(item, d, choice)
+		cause, m := drawCause(t)
+		openings[choice].Because(cause).AddAfter(item, d)
+		p.m.addAfter(item, d, choice, m)
 	}
 }
 
@@ -190,8 +212,9 @@ func (p *pair) operations(groups, items []string) map[string]func(*rapid.T) {
 	done := func(t *rapid.T) { p.done(t, items) }
 	add := func(t *rapid.T) {
 		i, lane := item.Draw(t, "item"), Lane(rapid.IntRange(0, 1).Draw(t, "lane"))
-		p.current(groupOf(i)).Add(lane, i)
-		p.m.add(i, lane)
+		cause, m := drawCause(t)
+		p.current(groupOf(i)).Because(cause).Add(lane, i)
+		p.m.add(i, lane, m)
 	}
 	return map[string]func(*rapid.T){
 		// rapid draws an operation with several names more often.
@@ -203,7 +226,7 @@ func (p *pair) operations(groups, items []string) map[string]func(*rapid.T) {
 			for _, i := range items {
 				if groupOf(i) == name {
 					p.q.Add(i)
-					p.m.add(i, Live)
+					p.m.add(i, Live, modelCause{})
 					synctest.Wait()
 					p.m.handOut()
 					p.sleep(time.Nanosecond) // the order of items that are added at the same time can change with the flows
@@ -213,7 +236,7 @@ func (p *pair) operations(groups, items []string) map[string]func(*rapid.T) {
 		"add after": func(t *rapid.T) {
 			d := time.Duration(rapid.IntRange(0, 20).Draw(t, "microseconds")) * time.Microsecond
 			opening := rapid.SampledFrom([]string{"queue", "group"}).Draw(t, "through")
-			p.addAfter(item.Draw(t, "item"), d, opening, rapid.IntRange(0, 5).Draw(t, "opening"))
+			p.addAfter(t, item.Draw(t, "item"), d, opening, rapid.IntRange(0, 5).Draw(t, "opening"))
 		},
 		"sleep": func(t *rapid.T) {
 			p.sleep(time.Duration(rapid.IntRange(1, 5).Draw(t, "microseconds")) * time.Microsecond)

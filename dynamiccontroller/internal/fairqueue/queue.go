@@ -130,13 +130,19 @@ func (q *Queue[T, K, N, V]) Get() (key T, shutdown bool) {
 	return key, shutdown
 }
 
-// Next blocks until it can return an item, the value of its group and the time the item waited in its lane. The caller
+// Wait describes the waiting of an item that is handed out.
+type Wait[T comparable] struct {
+	For   time.Duration // the time that the item waited in its lane
+	Cause Cause[T]      // the merged causes for which the item was added
+}
+
+// Next blocks until it can return an item, the value of its group, and how long and why the item waited. The caller
 // must call Done after processing the item. If shutdown is true, the queue is shut down and no items are waiting, or
 // over, which can be nil, is true.
 //
 // A caller that shuts down the queue and may restart it at once must set over before. Otherwise, goroutines in Next can
 // miss the shutdown.
-func (q *Queue[T, K, N, V]) Next(over *atomic.Bool) (key T, value V, waited time.Duration, shutdown bool) {
+func (q *Queue[T, K, N, V]) Next(over *atomic.Bool) (key T, value V, wait Wait[T], shutdown bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.idle++
@@ -145,23 +151,23 @@ func (q *Queue[T, K, N, V]) Next(over *atomic.Bool) (key T, value V, waited time
 		if over != nil && over.Load() {
 			q.idle--
 			q.wakeLocked() // because this goroutine may have been woken for an item
-			return key, value, 0, true
+			return key, value, wait, true
 		}
 		if g = q.pickLocked(); g != nil {
 			break
 		}
 		if q.closed && q.waiting == 0 {
 			q.idle--
-			return key, value, 0, true
+			return key, value, wait, true
 		}
 		q.available.Wait()
 		q.waking = false
 	}
 	q.idle--
-	it, waited := q.takeLocked(g)
+	it, wait := q.takeLocked(g)
 	q.wakeLocked()
 	q.endShutDownLocked()
-	return q.itemOf(g.key, it.name), g.opening.value, waited, false
+	return q.itemOf(g.key, it.name), g.opening.value, wait, false
 }
 
 // Done marks an item as processed. If the item was added again while it was running, it is handed out again.

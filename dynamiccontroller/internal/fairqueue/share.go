@@ -48,7 +48,7 @@ func (q *Queue[T, K, N, V]) wakeLocked() {
 }
 
 // takeLocked hands out the group's next item. The turn ends when the group runs out of credit or waiting items.
-func (q *Queue[T, K, N, V]) takeLocked(g *group[T, K, N, V]) (it *item[T, K, N, V], waited time.Duration) {
+func (q *Queue[T, K, N, V]) takeLocked(g *group[T, K, N, V]) (it *item[T, K, N, V], wait Wait[T]) {
 	lane := Live
 	if g.turns[Live].len == 0 || g.turns[Background].len > 0 && g.liveTurns >= backgroundShare-1 {
 		lane = Background
@@ -75,9 +75,9 @@ func (q *Queue[T, K, N, V]) takeLocked(g *group[T, K, N, V]) (it *item[T, K, N, 
 		g.leaveBackgroundLocked(f)
 	}
 	q.waiting--
-	waited = q.now() - it.since
 	q.skipDelayLocked(g, it)
-	it.queued, it.opening, it.since = false, g.opening.number, it.since+waited
+	wait = Wait[T]{For: q.now() - it.since, Cause: it.cause}
+	it.queued, it.opening, it.since, it.cause = false, g.opening.number, it.since+wait.For, Cause[T]{}
 	g.running.pushBack(&it.element)
 	q.running++
 	f.running++
@@ -89,7 +89,7 @@ func (q *Queue[T, K, N, V]) takeLocked(g *group[T, K, N, V]) (it *item[T, K, N, 
 		q.ring.remove(&g.element)
 	}
 	q.placeLocked(g)
-	return it, waited
+	return it, wait
 }
 
 // countLive returns the number of items taken from the live lane since the last one from the background lane, after an

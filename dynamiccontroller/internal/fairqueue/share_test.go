@@ -311,9 +311,9 @@ func TestNext_ReturnsTheTimeInTheLane(t *testing.T) {
 			t.Errorf("the oldest item has waited for %s, want 1m1s", got)
 		}
 		for _, want := range []time.Duration{time.Minute, time.Minute + time.Second, time.Minute} {
-			item, _, waited, _ := q.Next(nil)
-			if waited != want {
-				t.Errorf("%s waited for %s, want %s", item, waited, want)
+			item, _, wait, _ := q.Next(nil)
+			if wait.For != want {
+				t.Errorf("%s waited for %s, want %s", item, wait.For, want)
 			}
 			q.Done(item)
 		}
