@@ -186,7 +186,7 @@ func (c *DynamicController) EnqueueAfter(delay time.Duration, ids ...ObjectIdent
 			reg.ignoreMalformedKey("Enqueue", id.NamespacedKey, err)
 			continue
 		}
-		if !reg.group.AddAfter(key, delay) {
+		if !reg.group.Because(because(CauseEnqueue)).AddAfter(key, delay) {
 			c.log.V(1).Info("Object not enqueued", keyObject, id.String(), keyError, errNoRun.Error())
 		}
 	}

@@ -354,7 +354,11 @@ func TestD1_AllObjectsAreReconciledAfterStatesWereLost(t *testing.T) {
 		f.put(parent, "b")
 		hang := make(chan struct{})
 		var hung atomic.Bool
-		c := newCalls(succeed)
+		var cause dynamiccontroller.Cause // of the last call
+		c := newCalls(func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+			cause = dynamiccontroller.CauseOf(ctx)
+			return nil
+		})
 		f.serve(parent, c.handle, dynamiccontroller.Watches(child,
 			func(context.Context, dynamiccontroller.Object) []string {
 				if hung.Load() {
@@ -372,6 +376,9 @@ func TestD1_AllObjectsAreReconciledAfterStatesWereLost(t *testing.T) {
 		hung.Store(false)
 		close(hang)
 		c.want(t, "when the function returns", named("a", "b"))
+		if got := cause.String(); got != "resync" {
+			t.Errorf("the cause is %q", got)
+		}
 		stop()
 	})
 }

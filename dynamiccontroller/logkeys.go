@@ -7,6 +7,7 @@ const (
 	keyKey      = "key"
 	keySource   = "source"
 	keyError    = "error"
+	keyCause    = "cause"
 	keyReason   = "reason"
 	keyRunning  = "running"
 	keyFailures = "failures"

@@ -51,6 +51,7 @@ type Sync struct {
 type Reconcile struct {
 	GVR     schema.GroupVersionResource
 	Outcome Outcome
+	Cause   Cause         // why the handler was called
 	Queued  time.Duration // how long the object waited in the queue, excluding the delay of a retry or RequeueAfter
 	Took    time.Duration // the duration of the call
 	// Err is nil if the handler returned nil. Otherwise, it has the text of the handler's error or panic. It does not wrap

@@ -26,7 +26,7 @@ func (c *completed) Reconciled(done dynamiccontroller.Reconcile) {
 }
 
 // The time in the queue includes neither the handler call nor the delay of a requeue.
-func TestMetrics_ReportTimeInQueueAndDuration(t *testing.T) {
+func TestMetrics_ReportCauseTimeInQueueAndDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &completed{}
 		w := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}, dynamiccontroller.WithMetrics(m))
@@ -50,6 +50,14 @@ func TestMetrics_ReportTimeInQueueAndDuration(t *testing.T) {
 			t.Errorf("the error of the requeue is %v", err)
 		}
 		m.reconciles[0].Err = nil
+		var causes []string
+		for i := range m.reconciles {
+			causes = append(causes, m.reconciles[i].Cause.String())
+			m.reconciles[i].Cause = dynamiccontroller.Cause{}
+		}
+		if want := []string{"initial_list", "initial_list", "requeue"}; !slices.Equal(causes, want) {
+			t.Errorf("the causes are %q, want %q", causes, want)
+		}
 		reconcile := func(outcome dynamiccontroller.Outcome, queued time.Duration) dynamiccontroller.Reconcile {
 			return dynamiccontroller.Reconcile{GVR: gvr, Outcome: outcome, Queued: queued, Took: 2 * time.Second}
 		}

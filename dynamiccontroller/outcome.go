@@ -11,13 +11,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // reconcile calls the handler for an object and processes the result.
-func (r *registration) reconcile(in *run, id ObjectIdentifiers, queued time.Duration) {
-	made, ctx := r.beginCall(in, id.NamespacedKey, queued)
+func (r *registration) reconcile(in *run, id ObjectIdentifiers, wait fairqueue.Wait[ObjectIdentifiers]) {
+	made, ctx := r.beginCall(in, id.NamespacedKey, wait.Cause)
 	if made == nil {
 		return
 	}
@@ -27,9 +28,12 @@ func (r *registration) reconcile(in *run, id ObjectIdentifiers, queued time.Dura
 		defer cancel()
 	}
 	log := r.log.WithValues(keyObject, id.NamespacedKey)
+	if log.V(1).Enabled() {
+		log = log.WithValues(keyCause, made.cause.String())
+	}
 	got := goexitResult
 	// The outcome is settled in a deferred function, because the handler can call runtime.Goexit.
-	defer func() { r.endCall(made, r.settle(ctx, log, id, got), got.err) }()
+	defer func() { r.endCall(made, wait.For, r.settle(ctx, log, id, got), got.err) }()
 	got = r.call(logr.NewContext(ctx, log), made.options.handler, id)
 }
 
@@ -61,9 +65,9 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 		r.attempts.Requeued(key, got.after <= 0 && !got.now)
 		if got.after > 0 || got.now {
 			r.group.Forget(key)
-			r.addAfter(key, got.after)
+			r.addAfter(CauseRequeue, key, got.after)
 		} else {
-			r.group.AddRateLimited(key)
+			r.group.Because(because(CauseRequeue)).AddRateLimited(key)
 		}
 		log.V(1).Info("Requeued", keyReason, got.err.Error())
 	case OutcomeInterrupted:
@@ -71,10 +75,10 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 		if hasEnded(ctx) {
 			delay = 0
 		}
-		r.addAfter(key, delay)
+		r.addAfter(CauseInterrupted, key, delay)
 		log.V(1).Info("Reconcile interrupted", keyError, got.err.Error())
 	case OutcomeFailure, OutcomePanic:
-		r.group.AddRateLimited(key)
+		r.group.Because(because(CauseRetry)).AddRateLimited(key)
 		if failures > 1 { // only the first of consecutive failures is logged at V(0)
 			log = log.V(1)
 		}

@@ -33,24 +33,43 @@ func (r *registration) Pause() { r.group.Pause() }
 // Resume implements feed.Target.
 func (r *registration) Resume() { r.group.Resume() }
 
-// AddExisting implements feed.Target. It adds the keys to the background lane. If no run serves the type, the keys are
-// ignored, because the next run adds all objects.
-func (r *registration) AddExisting(keys []string) {
+// AddExisting implements feed.Target.
+func (r *registration) AddExisting(keys []string) { r.addBackground(CauseInitialList, keys) }
+
+// AddAllAfterLoss implements feed.Target.
+func (r *registration) AddAllAfterLoss() { r.addBackground(CauseResync, r.allKeys()) }
+
+// AddAllAfterSwap implements feed.Target.
+func (r *registration) AddAllAfterSwap() { r.addBackground(CauseReplaced, r.allKeys()) }
+
+// addBackground adds the keys to the background lane. If no run serves the type, the keys are ignored, because the next
+// run adds all objects.
+func (r *registration) addBackground(kind CauseKind, keys []string) {
 	for batch := range slices.Chunk(keys, maxBatch) {
-		r.group.Add(fairqueue.Background, batch...)
+		r.group.Because(because(kind)).Add(fairqueue.Background, batch...)
 	}
 }
 
-// AddChanged implements feed.Target. It adds the keys to the live lane. If the run has ended, keys that are not in the
-// cache are kept for the next run.
-func (r *registration) AddChanged(keys []string) {
-	if len(keys) > 0 && !r.group.Add(fairqueue.Live, keys...) {
+// AddChanged implements feed.Target.
+func (r *registration) AddChanged(keys []string) { r.addLive(because(CauseEvent), keys) }
+
+// AddAffected implements feed.Target.
+func (r *registration) AddAffected(keys []string, gvr schema.GroupVersionResource, key string) {
+	if len(keys) > 0 {
+		r.addLive(becauseOf(gvr, key), keys)
+	}
+}
+
+// AddCallers implements feed.Target.
+func (r *registration) AddCallers(keys []string) { r.addLive(because(CauseInitialList), keys) }
+
+// addLive adds the keys to the live lane. If the run has ended, keys that are not in the cache are kept for the next
+// run.
+func (r *registration) addLive(cause queueCause, keys []string) {
+	if len(keys) > 0 && !r.group.Because(cause).Add(fairqueue.Live, keys...) {
 		r.keepAbsent(keys...)
 	}
 }
-
-// AddAll implements feed.Target.
-func (r *registration) AddAll() { r.AddExisting(r.allKeys()) }
 
 // Deleted implements feed.Target.
 func (r *registration) Deleted(key string, accepted bool) {
@@ -67,8 +86,8 @@ func (r *registration) Malformed(name, key string, err error) {
 
 // addAfter adds a key to the live lane after d. If the run has ended, a key that is not in the cache is kept for the
 // next run.
-func (r *registration) addAfter(key string, d time.Duration) {
-	if !r.group.AddAfter(key, d) {
+func (r *registration) addAfter(kind CauseKind, key string, d time.Duration) {
+	if !r.group.Because(because(kind)).AddAfter(key, d) {
 		r.keepAbsent(key)
 	}
 }
@@ -79,7 +98,7 @@ func (r *registration) keepAbsent(keys ...string) {
 	for _, key := range keys {
 		if !store.Has(key) {
 			r.attempts.Keep(key)
-			r.group.Add(fairqueue.Background, key) // accepted if the next run has begun in the meantime
+			r.addBackground(CauseInterrupted, []string{key}) // accepted if the next run has begun in the meantime
 		}
 	}
 }

@@ -91,7 +91,7 @@ type call struct {
 	reg     *registration
 	options *serveOptions // in effect when the handler was called
 	key     string
-	queued  time.Duration
+	cause   Cause
 }
 
 type callKey struct{ controller *DynamicController }
@@ -105,7 +105,7 @@ func (c *DynamicController) callOf(ctx context.Context) *call {
 // beginCall registers a call to the handler and returns the parent of the call's context. It returns nil if the handler
 // must not be called, because the registration is closed or another run serves it. Otherwise, the caller must call the
 // handler and then endCall.
-func (r *registration) beginCall(in *run, key string, queued time.Duration) (*call, context.Context) {
+func (r *registration) beginCall(in *run, key string, cause queueCause) (*call, context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed || r.run != in {
@@ -113,16 +113,16 @@ func (r *registration) beginCall(in *run, key string, queued time.Duration) (*ca
 	}
 	r.active++
 	r.running[key] = time.Now()
-	r.attempts.Started(key)
-	made := &call{reg: r, options: r.options.Load(), key: key, queued: queued}
+	failures, kept := r.attempts.Started(key)
+	made := &call{reg: r, options: r.options.Load(), key: key, cause: newCause(cause, failures, kept)}
 	return made, context.WithValue(r.lifetime, callKey{r.controller}, made)
 }
 
 // endCall reports a call's outcome to the metrics and records that the call has ended.
-func (r *registration) endCall(made *call, outcome Outcome, err error) {
+func (r *registration) endCall(made *call, queued time.Duration, outcome Outcome, err error) {
 	r.mu.Lock()
 	done := Reconcile{
-		GVR: r.gvr, Outcome: outcome, Queued: made.queued, Took: time.Since(r.running[made.key]), Err: err,
+		GVR: r.gvr, Outcome: outcome, Cause: made.cause, Queued: queued, Took: time.Since(r.running[made.key]), Err: err,
 	}
 	r.mu.Unlock()
 	if metrics := r.controller.metrics; metrics != nil {

@@ -333,7 +333,7 @@ func (w *StandaloneWatch) replay(r *run) {
 		for len(records) > 0 && r.base.Err() == nil && !typewatch.IsClosed(w.stopped) {
 			record := records[0]
 			records = records[1:]
-			w.enqueue(fairqueue.Background, r, w.ids(e, typewatch.NewObject(record, view)))
+			w.enqueueExisting(r, w.ids(e, typewatch.NewObject(record, view)))
 		}
 		records = nil
 	}
@@ -384,7 +384,7 @@ func (w *StandaloneWatch) eventHandler(ctx context.Context) typewatch.EventHandl
 				ids := w.ids(e, object)
 				for _, r := range runs {
 					if !r.ending.Load() {
-						w.enqueue(fairqueue.Background, r, ids)
+						w.enqueueExisting(r, ids)
 					}
 				}
 			}
@@ -403,11 +403,13 @@ func (w *StandaloneWatch) eventHandler(ctx context.Context) typewatch.EventHandl
 					ids[id] = struct{}{}
 				}
 			})
-			w.enqueue(fairqueue.Live, nil, slices.Collect(maps.Keys(ids)))
+			if len(ids) > 0 {
+				w.enqueue(fairqueue.Live, becauseOf(w.key.GVR, c.Key), nil, slices.Collect(maps.Keys(ids)))
+			}
 		},
 		Lost: func() {
 			for _, reg := range w.controller.servedByRuns() {
-				reg.AddAll()
+				reg.AddAllAfterLoss()
 			}
 		},
 	}
@@ -423,9 +425,14 @@ func (w *StandaloneWatch) ids(e feed.Environment, object *typewatch.Object) (ids
 	return ids
 }
 
+// enqueueExisting adds objects to the queue because of an object that has existed before.
+func (w *StandaloneWatch) enqueueExisting(r *run, ids []ObjectIdentifiers) {
+	w.enqueue(fairqueue.Background, because(CauseInitialList), r, ids)
+}
+
 // enqueue adds objects to the queue. If only is not nil, objects of types that another run serves are ignored. If the
 // run of a type is ending, objects in the live lane that are not in the cache are kept for the next run.
-func (w *StandaloneWatch) enqueue(lane fairqueue.Lane, only *run, ids []ObjectIdentifiers) {
+func (w *StandaloneWatch) enqueue(lane fairqueue.Lane, cause queueCause, only *run, ids []ObjectIdentifiers) {
 	for _, id := range ids {
 		reg, err := w.controller.registrationOf(id.GVR)
 		if err != nil || only != nil && !reg.isIn(only.scope) {
@@ -436,7 +443,7 @@ func (w *StandaloneWatch) enqueue(lane fairqueue.Lane, only *run, ids []ObjectId
 			reg.ignoreMalformedKey("MapAnyFunc of "+nameOf(w.key.GVR), id.NamespacedKey, err)
 			continue
 		}
-		if !reg.group.Add(lane, key) && lane == fairqueue.Live && w.controller.isServedByRun(reg) {
+		if !reg.group.Because(cause).Add(lane, key) && lane == fairqueue.Live && w.controller.isServedByRun(reg) {
 			reg.keepAbsent(key)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
 )
 
@@ -91,20 +92,21 @@ func (w *worker) work() {
 		if shutdown {
 			return
 		}
-		w.process(id, by, wait.For)
+		w.process(id, by, wait)
 	}
 }
 
 // process reconciles an object in the run in which it was handed out, unless that run is over.
-func (w *worker) process(id ObjectIdentifiers, by served, waited time.Duration) {
+func (w *worker) process(id ObjectIdentifiers, by served, wait fairqueue.Wait[ObjectIdentifiers]) {
 	defer w.crew.controller.queue.Done(id)
 	if !by.run.beginCall(w) {
 		// Reconcile the object in the next run. Without a delay, workers would spin until the queue's group is stopped.
-		by.reg.addAfter(id.NamespacedKey, min(interruptedDelay, w.crew.controller.config.MaxRetryDelay))
+		by.reg.addAfter(CauseInterrupted|CauseKind(wait.Cause.Kinds), id.NamespacedKey,
+			min(interruptedDelay, w.crew.controller.config.MaxRetryDelay))
 		return
 	}
 	defer by.run.endCall(w)
-	by.reg.reconcile(by.run, id, waited)
+	by.reg.reconcile(by.run, id, wait)
 }
 
 // resync adds every object to the queue about once per resync period, until the crew is over. It sends no requests.
@@ -132,7 +134,7 @@ func (w *crew) resync() {
 					schedule = &resync.Schedule{}
 				}
 				schedule.Start(seed, now)
-				reg.AddExisting(schedule.Due(now, period, reg.allKeys))
+				reg.addBackground(CauseResync, schedule.Due(now, period, reg.allKeys))
 				schedules[reg] = schedule
 			}
 		}

@@ -68,15 +68,18 @@ func (t *Table) updateLocked(key string, change func(entry) entry) entry {
 	return e
 }
 
-// Started must be called when a reconcile starts. It resets the failures of a parked object.
-func (t *Table) Started(key string) {
+// Started must be called when a reconcile starts. It resets the failures of a parked object. It returns the number of
+// consecutive failures, and whether the key was kept by an earlier run.
+func (t *Table) Started(key string) (failures int, kept bool) {
 	t.update(key, func(e entry) entry {
+		kept = e.kept
 		if !e.parkedSince.IsZero() {
 			return entry{}
 		}
-		e.kept = false
+		failures, e.kept = e.failures, false
 		return e
 	})
+	return failures, kept
 }
 
 // Failed records a failure and returns the number of consecutive failures. The text of the error is truncated.

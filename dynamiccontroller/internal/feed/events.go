@@ -32,7 +32,7 @@ func (f *Feed) eventHandler(ctx context.Context) typewatch.EventHandler {
 				f.target.AddChanged([]string{c.Key})
 			}
 		},
-		Lost: f.target.AddAll,
+		Lost: f.target.AddAllAfterLoss,
 	}
 }
 
@@ -84,9 +84,11 @@ func (f *Feed) secondaryHandler(ctx context.Context, sec *secondary) typewatch.E
 			}
 			f.addExisting(sec, targets)
 		},
-		Synced:  func() { f.delivered(sec.sub) },
-		Changed: func(c typewatch.Change) { f.target.AddChanged(unique(f.targetsOf(e, c))) },
-		Lost:    f.target.AddAll,
+		Synced: func() { f.delivered(sec.sub) },
+		Changed: func(c typewatch.Change) {
+			f.target.AddAffected(unique(f.targetsOf(e, c)), sec.key.GVR, c.Key)
+		},
+		Lost: f.target.AddAllAfterLoss,
 	}
 }
 

@@ -26,10 +26,14 @@ func (printer) Pause()                               { fmt.Println("pause") }
 func (p printer) Resume()                            { fmt.Println("resume"); close(p.resumed) }
 func (printer) AddExisting(keys []string)            { fmt.Println("existing", keys) }
 func (p printer) AddChanged(keys []string)           { fmt.Println("changed", keys); close(p.changed) }
-func (printer) AddAll()                              {}
+func (printer) AddCallers([]string)                  {}
+func (printer) AddAllAfterLoss()                     {}
+func (printer) AddAllAfterSwap()                     {}
 func (printer) Deleted(string, bool)                 {}
 func (printer) Normalize(key string) (string, error) { return key, nil }
 func (printer) Malformed(string, string, error)      {}
+func (printer) AddAffected([]string, schema.GroupVersionResource, string) {
+}
 
 func Example() {
 	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}

@@ -121,7 +121,7 @@ func (f *Feed) Detach() (done <-chan struct{}) {
 		for _, sub := range subs { // at the same time, because each can wait for functions
 			detached.Go(sub.Detach)
 		}
-		f.target.AddChanged(callers) // those that are not in the cache are kept for the next run
+		f.target.AddCallers(callers) // those that are not in the cache are kept for the next run
 		detached.Wait()
 	}})
 }

@@ -45,6 +45,8 @@ type recorder struct {
 	calls   []string
 	paused  bool
 	resumed time.Time
+	// affectedBy is the object of a secondary that has changed last. The calls do not include it.
+	affectedBy string
 }
 
 var _ Target = (*recorder)(nil)
@@ -70,7 +72,15 @@ func (r *recorder) Pause()                    { r.setPaused(true) }
 func (r *recorder) Resume()                   { r.setPaused(false) }
 func (r *recorder) AddExisting(keys []string) { r.record("existing", keys...) }
 func (r *recorder) AddChanged(keys []string)  { r.record("changed", keys...) }
-func (r *recorder) AddAll()                   { r.record("all", "objects") }
+func (r *recorder) AddCallers(keys []string)  { r.record("caller", keys...) }
+func (r *recorder) AddAllAfterLoss()          { r.record("all", "objects after a loss") }
+func (r *recorder) AddAllAfterSwap()          { r.record("all", "objects") }
+func (r *recorder) AddAffected(keys []string, gvr schema.GroupVersionResource, key string) {
+	r.record("changed", keys...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.affectedBy = gvr.Resource + " " + key
+}
 func (r *recorder) Deleted(key string, accepted bool) {
 	r.record(fmt.Sprint("deleted ", accepted), key)
 }

@@ -242,7 +242,7 @@ func (f *Feed) delivered(sub *typewatch.Subscription) {
 	}
 	f.mu.Unlock()
 	if len(callers) > 0 {
-		f.target.AddChanged(callers)
+		f.target.AddCallers(callers)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

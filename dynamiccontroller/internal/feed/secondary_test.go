@@ -177,7 +177,7 @@ func TestCallers_ArePassedOnAfterTheSync(t *testing.T) {
 		f.target.expect(t, "before the list")
 		unblock()
 		// b is the owner of a listed object, and is therefore passed on anyway.
-		f.target.expect(t, "after the list", "existing b", "changed a", "changed c", "changed d")
+		f.target.expect(t, "after the list", "existing b", "caller a", "caller c", "caller d")
 		if _, err := f.update(Caller{options, "a"}, source); err != nil {
 			t.Error(err)
 		}
@@ -218,13 +218,13 @@ func TestCallers_AreForgottenAtTheEndOfTheRun(t *testing.T) {
 				if n := f.callers(source.Key); n > 0 {
 					t.Errorf("the secondary remembers %d objects after the run", n)
 				}
-				f.target.expect(t, "the first run", "changed of the first run")
+				f.target.expect(t, "the first run", "caller of the first run")
 				hang = make(chan struct{})
 				f.attach()
 			}
 		}
 		close(hang)
-		f.target.expect(t, "the second run", "existing a", "changed of the second run")
+		f.target.expect(t, "the second run", "existing a", "caller of the second run")
 		f.detach()
 		hang = make(chan struct{})
 		f.attach()
@@ -232,7 +232,7 @@ func TestCallers_AreForgottenAtTheEndOfTheRun(t *testing.T) {
 			t.Error(err)
 		}
 		close(hang)
-		f.target.expect(t, "a run after one in which it had synced", "existing a", "changed of the third run")
+		f.target.expect(t, "a run after one in which it had synced", "existing a", "caller of the third run")
 	})
 }
 

@@ -118,10 +118,17 @@ type Target interface {
 	Resume()
 	// AddExisting receives objects that have existed before: those of an initial list.
 	AddExisting(keys []string)
-	// AddChanged receives objects to reconcile because of a change.
+	// AddChanged receives objects of the primary source that have changed.
 	AddChanged(keys []string)
-	// AddAll must add all objects, including those that are not in the cache and must be reconciled nevertheless.
-	AddAll()
+	// AddAffected receives objects to reconcile because of a change to a secondary's object. There can be none.
+	AddAffected(keys []string, gvr schema.GroupVersionResource, key string)
+	// AddCallers receives objects whose handlers asked for a secondary before it had synced.
+	AddCallers(keys []string)
+	// AddAllAfterLoss must add all objects, including those that are not in the cache and must be reconciled nevertheless.
+	// It is called when the state of an object was lost, because changes were combined.
+	AddAllAfterLoss()
+	// AddAllAfterSwap is called when new options have taken effect. It must add the same objects as AddAllAfterLoss.
+	AddAllAfterSwap()
 	// Deleted is called when an object of the primary source was deleted. If accepted is false, a predicate has filtered
 	// out the change, and AddChanged is not called.
 	Deleted(key string, accepted bool)

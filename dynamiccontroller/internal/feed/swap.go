@@ -155,7 +155,7 @@ func (f *Feed) takeEffect(s *swap) {
 		s.next.Effect()
 	}
 	if attached {
-		f.target.AddAll()
+		f.target.AddAllAfterSwap()
 	}
 }
 
