@@ -345,6 +345,30 @@ func TestCauseOf_IsZeroOutsideHandlers(t *testing.T) {
 	})
 }
 
+// A call does not begin if the context of the run has expired. If the object is reconciled
+// nevertheless, its causes are kept.
+func TestCauseOf_ContainsTheCauseOfACallThatDidNotBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		c := &causes{f: f, gvr: f.types[0]}
+		var ctx *clocked
+		stop := inBackground(func(parent context.Context) error {
+			ctx = &clocked{Context: parent}
+			return f.controller.Run(ctx)
+		})
+		c.serve()
+		ctx.isOver.Store(true)
+		f.controller.Enqueue(c.id())
+		c.want("while the context has expired")
+		ctx.isOver.Store(false)
+		time.Sleep(2 * time.Second)
+		c.want("later", "enqueue, interrupted")
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestCause_ReturnsItsParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1, MinRetryDelay: time.Hour})

@@ -9,6 +9,7 @@
 // The metrics are:
 //
 //	dynamiccontroller_reconciles_total{group,version,resource,outcome}   handler calls, by outcome
+//	dynamiccontroller_reconcile_causes_total{group,version,resource,cause} handler calls, by kind of cause
 //	dynamiccontroller_reconcile_duration_seconds{group,version,resource} duration of handler calls
 //	dynamiccontroller_queue_duration_seconds{group,version,resource}     time in the queue before each handler call
 //	dynamiccontroller_sync_duration_seconds                              time until a watch has synced, of all types
@@ -27,6 +28,9 @@
 //	dynamiccontroller_secondary_cache_bytes{group,version,resource}      approximate memory used by these caches
 //	dynamiccontroller_leading                                            1 if the replica leads
 //	dynamiccontroller_term                                               the current or last term of the replica
+//
+// The values of the label cause are the names of the constants of [dynamiccontroller.CauseKind]. A call with several
+// kinds of cause counts for each of them, so that their sum can exceed the number of calls.
 //
 // With [WithoutTypeLabels], the labels group, version and resource are left out, and values are summed over all types.
 package metrics

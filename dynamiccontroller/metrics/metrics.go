@@ -43,14 +43,15 @@ func (o options) values(gvr schema.GroupVersionResource, more ...string) []strin
 	return append([]string{gvr.Group, gvr.Version, gvr.Resource}, more...)
 }
 
-// Reconciles counts reconciles and measures their duration, the time that objects wait in the queue, and the time until
-// watches have synced.
+// Reconciles counts reconciles and their causes. It measures the duration of reconciles, the time that objects wait in
+// the queue, and the time until watches have synced.
 // It implements both [dynamiccontroller.Metrics], which [dynamiccontroller.WithMetrics] accepts, and
 // [prometheus.Collector].
 type Reconciles struct {
 	dynamiccontroller.NoMetrics
 	options  options
 	total    *prometheus.CounterVec
+	causes   *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	queued   *prometheus.HistogramVec
 	syncs    prometheus.Histogram
@@ -69,6 +70,10 @@ func NewReconciles(opts ...Option) *Reconciles {
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "reconciles_total", Help: "Number of reconciles, by outcome.",
 		}, o.labels("outcome")),
+		causes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "reconcile_causes_total",
+			Help: "Number of reconciles, by cause. A reconcile with several causes counts for each of them.",
+		}, o.labels("cause")),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "reconcile_duration_seconds", Help: "Duration of reconciles.",
 			// From 100 microseconds, for a reconcile that finds nothing to do, to 5 minutes, the default timeout.
@@ -93,6 +98,9 @@ func NewReconciles(opts ...Option) *Reconciles {
 func (r *Reconciles) Reconciled(done dynamiccontroller.Reconcile) {
 	labels := r.options.values(done.GVR)
 	r.total.WithLabelValues(r.options.values(done.GVR, string(done.Outcome))...).Inc()
+	for kind := range done.Cause.Kinds() {
+		r.causes.WithLabelValues(r.options.values(done.GVR, kind.String())...).Inc()
+	}
 	r.duration.WithLabelValues(labels...).Observe(done.Took.Seconds())
 	r.queued.WithLabelValues(labels...).Observe(done.Queued.Seconds())
 }
@@ -107,6 +115,7 @@ func (r *Reconciles) Forget(gvr schema.GroupVersionResource) {
 	}
 	of := prometheus.Labels{"group": gvr.Group, "version": gvr.Version, "resource": gvr.Resource}
 	r.total.DeletePartialMatch(of)
+	r.causes.DeletePartialMatch(of)
 	r.duration.DeletePartialMatch(of)
 	r.queued.DeletePartialMatch(of)
 }
@@ -114,6 +123,7 @@ func (r *Reconciles) Forget(gvr schema.GroupVersionResource) {
 // Describe implements [prometheus.Collector].
 func (r *Reconciles) Describe(to chan<- *prometheus.Desc) {
 	r.total.Describe(to)
+	r.causes.Describe(to)
 	r.duration.Describe(to)
 	r.queued.Describe(to)
 	r.syncs.Describe(to)
@@ -122,6 +132,7 @@ func (r *Reconciles) Describe(to chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (r *Reconciles) Collect(to chan<- prometheus.Metric) {
 	r.total.Collect(to)
+	r.causes.Collect(to)
 	r.duration.Collect(to)
 	r.queued.Collect(to)
 	r.syncs.Collect(to)

@@ -1,12 +1,14 @@
 package metrics_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
 	"github.com/dynamic-controller/engine/dynamiccontroller/metrics"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 )
@@ -91,13 +94,25 @@ func TestNewStatus_HasSeriesForEachType(t *testing.T) {
 // wantText fails the test unless the collectors export exactly the given lines. Help and type lines are ignored.
 func wantText(t *testing.T, want string, from ...prometheus.Collector) {
 	t.Helper()
+	wantLines(t, "", want, from...)
+}
+
+// wantCauses does the same for the counters of causes.
+func wantCauses(t *testing.T, want string, from ...prometheus.Collector) {
+	t.Helper()
+	wantLines(t, "dynamiccontroller_reconcile_causes_total", want, from...)
+}
+
+// wantLines does the same for all lines with the prefix.
+func wantLines(t *testing.T, prefix, want string, from ...prometheus.Collector) {
+	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(from...)
 	w := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 	var got strings.Builder
 	for line := range strings.Lines(w.Body.String()) {
-		if !strings.HasPrefix(line, "#") {
+		if !strings.HasPrefix(line, "#") && strings.HasPrefix(line, prefix) {
 			got.WriteString(line)
 		}
 	}
@@ -232,6 +247,53 @@ func TestWithoutTypeLabels_KeepsCountersOfStoppedTypes(t *testing.T) {
 	if n["dynamiccontroller_reconciles_total"] != 1 || n["dynamiccontroller_reconcile_duration_seconds"] != 1 {
 		t.Errorf("got series %v, want one of each metric", n)
 	}
+}
+
+// A reconcile with several kinds of cause counts for each. Forget removes the series.
+func TestReconciles_CountsKindsOfCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := controllertest.NewServer(controllertest.Type{GVR: widgets, Kind: "Widget"})
+		all, each := metrics.NewReconciles(metrics.WithoutTypeLabels()), metrics.NewReconciles()
+		controller := controllertest.NewController(t, server, dynamiccontroller.Config{MinRetryDelay: time.Minute},
+			dynamiccontroller.WithMetrics(both{all: all, each: each}))
+		failed := false
+		failOnce := func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+			if failed {
+				return nil
+			}
+			failed = true
+			return errors.New("on purpose")
+		}
+		if err := controller.StartServingGVK(t.Context(), widgets, failOnce); err != nil {
+			t.Fatal(err)
+		}
+		stop := controllertest.Run(t, controller.Run)
+		controllertest.WaitIdle(t, controller)
+		id := dynamiccontroller.ObjectIdentifiers{GVR: widgets, NamespacedKey: "default/a"}
+		for range 3 { // the second call is an early retry
+			controller.Enqueue(id)
+			controllertest.WaitIdle(t, controller)
+		}
+		stop()
+		want := `dynamiccontroller_reconcile_causes_total{cause="enqueue"} 3
+dynamiccontroller_reconcile_causes_total{cause="retry"} 1`
+		wantCauses(t, want, all)
+		want = strings.ReplaceAll(want, `"}`, `",group="example.com",resource="widgets",version="v1"}`)
+		wantCauses(t, want, each)
+		each.Forget(widgets)
+		wantCauses(t, "", each)
+	})
+}
+
+// both passes reconciles to two implementations of Metrics.
+type both struct {
+	dynamiccontroller.NoMetrics
+	all, each *metrics.Reconciles
+}
+
+func (b both) Reconciled(done dynamiccontroller.Reconcile) {
+	b.all.Reconciled(done)
+	b.each.Reconciled(done)
 }
 
 type fixedReplica replica.Status
