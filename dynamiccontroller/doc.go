@@ -55,7 +55,7 @@
 //     life of a served type, and its teardown. run.go: runs, promotion and shutdown. workers.go: the goroutines that
 //     call handlers. runwatches.go: watches without runs. shards.go: which types a run serves, and which are active.
 //   - outcome.go: calling a handler and settling the outcome; internal/attempts: failures, backoff and parked objects.
-//   - queue.go: from a registration to the queue, internal/fairqueue.
+//   - queue.go: from a registration to the queue, internal/fairqueue. cause.go: why a handler is called.
 //   - watch.go: Owns, Watches, AddWatches and RemoveWatches. standalone.go: standalone watches. object.go: what
 //     predicates and MapFuncs receive. internal/feed: a registration's subscriptions, its initial sync, and when a swap
 //     takes effect.

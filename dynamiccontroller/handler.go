@@ -21,7 +21,8 @@ import (
 // The handler should then return promptly, because the object is not reconciled again until the handler has returned.
 //
 // The same handler can be used in several runs. Between two runs, another replica may have been the leader and changed
-// the objects, so data kept in memory since an earlier run can be outdated. [RunContext] identifies the run.
+// the objects, so data kept in memory since an earlier run can be outdated. [RunContext] identifies the run. [CauseOf]
+// returns why the handler was called.
 //
 // The returned error determines what happens next. Errors can be wrapped.
 //

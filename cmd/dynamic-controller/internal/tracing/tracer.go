@@ -33,6 +33,9 @@ const (
 	attributeObject      = attribute.Key(scope + ".object.name")
 	attributeReconcileID = attribute.Key(scope + ".reconcile.id")
 	attributeTerm        = attribute.Key(scope + ".term")
+	attributeCauseKinds  = attribute.Key(scope + ".cause.kinds")
+	attributeCauseObject = attribute.Key(scope + ".cause.object")
+	attributeCauseRetry  = attribute.Key(scope + ".cause.retry")
 	attributeOutcome     = attribute.Key(scope + ".outcome")
 )
 
@@ -127,6 +130,7 @@ func (t *Tracer) start(
 	if namespace := id.Namespace(); namespace != "" {
 		span.SetAttributes(semconv.K8SNamespaceName(namespace))
 	}
+	span.SetAttributes(causeOf(ctx)...)
 	if s := sinkOf(ctx); s != nil {
 		s.reconcile.span = span.SpanContext()
 		span.SetAttributes(attributeReconcileID.String(s.reconcile.ID()))
@@ -135,6 +139,25 @@ func (t *Tracer) start(
 		}
 	}
 	return ctx, span
+}
+
+// causeOf returns the attributes for the cause of a reconcile.
+func causeOf(ctx context.Context) (attributes []attribute.KeyValue) {
+	cause := dynamiccontroller.CauseOf(ctx)
+	var kinds []string
+	for kind := range cause.Kinds() {
+		kinds = append(kinds, kind.String())
+	}
+	if len(kinds) > 0 {
+		attributes = append(attributes, attributeCauseKinds.StringSlice(kinds))
+	}
+	if object, ok := cause.Object(); ok {
+		attributes = append(attributes, attributeCauseObject.String(object.String()))
+	}
+	if retry := cause.Retry(); retry > 0 {
+		attributes = append(attributes, attributeCauseRetry.Int(retry))
+	}
+	return attributes
 }
 
 // maxMessage is the maximum length of the description of an error, in bytes.

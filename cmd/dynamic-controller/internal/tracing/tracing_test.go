@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,6 +19,8 @@ import (
 	"github.com/go-logr/logr/funcr"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	tracingapi "k8s.io/component-base/tracing/api/v1"
@@ -25,6 +28,7 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/tracing/tracingtest"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
 	"github.com/dynamic-controller/engine/handlers"
 )
 
@@ -190,6 +194,55 @@ func TestTracer_ExportsReconcilesWithTheirRequests(t *testing.T) {
 	}
 	if header := <-received; header.Get("Traceparent") == "" {
 		t.Errorf("a request in a reconcile has the headers %v", header)
+	}
+}
+
+// The first reconcile is because of the existing object, and the second one because of a child, and a failure.
+func TestTracer_ExportsCauses(t *testing.T) {
+	collector := tracingtest.Start(t)
+	tracer := newTracer(t, collector.Endpoint, ptr.To[int32](always))
+	child := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	synctest.Test(t, func(t *testing.T) {
+		server := controllertest.NewServer(controllertest.Type{GVR: object.GVR, Kind: "Website"},
+			controllertest.Type{GVR: child, Kind: "ConfigMap"})
+		controller := controllertest.NewController(t, server, dynamiccontroller.Config{MinRetryDelay: time.Minute})
+		calls := 0
+		handler := tracer.Middleware("instances")(func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+			if calls++; calls == 1 {
+				return errors.New("on purpose")
+			}
+			return nil
+		})
+		if err := controller.StartServingGVK(t.Context(), object.GVR, handler, dynamiccontroller.Owns(child)); err != nil {
+			t.Fatal(err)
+		}
+		website := &unstructured.Unstructured{}
+		website.SetGroupVersionKind(object.GVR.GroupVersion().WithKind("Website"))
+		website.SetNamespace("shop")
+		website.SetName("flowers")
+		server.Apply(website)
+		controllertest.Run(t, controller.Run)
+		controllertest.WaitIdle(t, controller)
+		owned := &unstructured.Unstructured{}
+		owned.SetGroupVersionKind(child.GroupVersion().WithKind("ConfigMap"))
+		owned.SetNamespace("shop")
+		owned.SetName("petals")
+		owned.SetOwnerReferences([]metav1.OwnerReference{
+			*metav1.NewControllerRef(server.Get(object), website.GroupVersionKind()),
+		})
+		server.Apply(owned)
+		controllertest.WaitIdle(t, controller)
+	})
+	tracer.Shutdown(logr.Discard())
+	var got []string
+	for _, span := range collector.Spans() {
+		for _, key := range []string{"kinds", "object", "retry"} {
+			got = append(got, span.Attributes["dynamiccontroller.cause."+key])
+		}
+	}
+	want := []string{"initial_list", "", "", "secondary_event retry", "configmaps.v1 shop/petals", "1"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got the causes %q, want %q", got, want)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -25,7 +26,8 @@ type Collector struct {
 	requests int
 }
 
-// Span is a received span. The keys of Attributes include those of the resource.
+// Span is a received span. The keys of Attributes include those of the resource. The items of a list are separated by
+// spaces.
 type Span struct {
 	*tracepb.Span
 	Attributes map[string]string
@@ -74,6 +76,12 @@ func attributes(lists ...[]*commonpb.KeyValue) map[string]string {
 			switch value := attribute.GetValue().GetValue().(type) {
 			case *commonpb.AnyValue_IntValue:
 				texts[attribute.GetKey()] = strconv.FormatInt(value.IntValue, 10)
+			case *commonpb.AnyValue_ArrayValue:
+				var items []string
+				for _, item := range value.ArrayValue.GetValues() {
+					items = append(items, item.GetStringValue())
+				}
+				texts[attribute.GetKey()] = strings.Join(items, " ")
 			default:
 				texts[attribute.GetKey()] = attribute.GetValue().GetStringValue()
 			}
