@@ -17,29 +17,28 @@ import (
 type CauseKind uint16
 
 const (
-	// CauseInitialList: the object, or one that leads to it through Owns, Watches or StartWatch, was listed when a run or
-	// a watch began. It is a cause of the first call for each existing object in a run, and so of all calls that a
-	// promotion leads to.
+	// CauseInitialList means that the object, or one that leads to it through Owns, Watches or StartWatch, was listed when
+	// a run or a watch began. The first call for each existing object in a run has this kind. A promotion is such a run.
 	CauseInitialList CauseKind = 1 << iota
-	// CauseEvent: the object was created, changed or deleted.
+	// CauseEvent means that the object was created, changed or deleted.
 	CauseEvent
-	// CauseSecondaryEvent: an object that leads to this one through Owns, Watches or StartWatch was created, changed or
-	// deleted; see [Cause.Object].
+	// CauseSecondaryEvent means that an object that leads to this one through Owns, Watches or StartWatch was created,
+	// changed or deleted; see [Cause.Object].
 	CauseSecondaryEvent
-	// CauseResync: the periodic resync. It is also the cause if changes were combined before a predicate or MapFunc saw
-	// them, so that all objects of the type are reconciled.
+	// CauseResync means that all objects of the type are reconciled again, without an event: in the periodic resync, or
+	// after changes were combined while a predicate or MapFunc was hanging.
 	CauseResync
-	// CauseRetry: the last call failed. An event can lead to the retry before its backoff has passed; then the cause has
-	// both kinds. See [Cause.Retry].
+	// CauseRetry means that the last call failed; see [Cause.Retry]. If an event leads to the retry before its backoff has
+	// passed, the cause has both kinds.
 	CauseRetry
-	// CauseRequeue: the last call returned RequeueAfter or RequeueNow.
+	// CauseRequeue means that the last call returned RequeueAfter or RequeueNow.
 	CauseRequeue
-	// CauseEnqueue: Enqueue or EnqueueAfter was called.
+	// CauseEnqueue means that Enqueue or EnqueueAfter was called.
 	CauseEnqueue
-	// CauseInterrupted: an earlier call was interrupted, or did not begin because its run had ended. An object that is in
-	// the cache when the next run begins has CauseInitialList only.
+	// CauseInterrupted means that an earlier call was interrupted, or did not begin because its run had ended. If the
+	// object is in the cache when the next run begins, the cause is only CauseInitialList.
 	CauseInterrupted
-	// CauseReplaced: StartServingGVK has replaced the handler or the options, so that all objects are reconciled.
+	// CauseReplaced means that StartServingGVK has replaced the handler or the options.
 	CauseReplaced
 
 	endOfCauseKinds
@@ -58,7 +57,7 @@ func (k CauseKind) String() string {
 }
 
 // Cause is why a handler was called; see [CauseOf]. If an object is added to the queue for several reasons before its
-// handler is called, the cause of the call has all of their kinds. Its size is limited: it names one other object.
+// handler is called, the cause has several kinds. It names only the first of several other objects.
 type Cause struct {
 	kinds  CauseKind
 	retry  uint16
@@ -69,12 +68,12 @@ type Cause struct {
 // CauseOf takes a handler's context, or one derived from it, and returns why the handler was called. For all other
 // contexts, it returns the zero Cause.
 //
-// A cause is a hint, for logs and to skip work that is only necessary for some causes. A handler must reconcile the
-// whole object whatever the cause is: several changes can lead to one call, and the causes of a call that did not
-// begin, or of objects that waited when a run ended, are not kept.
+// A cause is for logs, and for skipping work that only some causes need. It does not show what has changed: several
+// changes can lead to one call, and the causes of objects that waited when a run ended are not kept. A handler must
+// always bring its object to the desired state.
 //
-// A delay that is cancelled because the object is reconciled earlier adds its kind to the earlier call. With
-// [KeepRequeues], the kind is kept for the call that follows the delay.
+// If an object is reconciled before the delay of a retry, of a requeue or of EnqueueAfter has expired, the delay is
+// cancelled, and the earlier call has its kind as well. With [KeepRequeues], the call after the delay has this kind.
 func CauseOf(ctx context.Context) Cause {
 	if r, ok := ctx.Value(runKey{}).(*run); ok {
 		if made := r.controller.callOf(ctx); made != nil {

@@ -63,6 +63,32 @@ func keys(t *testing.T, calls []call) []string {
 	return keys
 }
 
+// Handlers are called for the same causes as in production.
+func TestNewController_CallsHandlersWithTheirCauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := newServer()
+		controller := newController(t, server)
+		var causes []string
+		serve(t, controller, func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+			causes = append(causes, dynamiccontroller.CauseOf(ctx).String())
+			return nil
+		}, dynamiccontroller.Owns(configMaps))
+		id := server.Apply(widget("first", 1))
+		controllertest.Run(t, controller.Run)
+		controllertest.WaitIdle(t, controller)
+		server.Apply(widget("first", 2))
+		controllertest.WaitIdle(t, controller)
+		server.Apply(configMap("owned", server.Get(id).GetUID()))
+		controllertest.WaitIdle(t, controller)
+		controller.Enqueue(id)
+		controllertest.WaitIdle(t, controller)
+		want := []string{"initial_list", "event", "secondary_event of configmaps.v1 default/owned", "enqueue"}
+		if !slices.Equal(causes, want) {
+			t.Errorf("got the causes %q, want %q", causes, want)
+		}
+	})
+}
+
 // Every cache mode, and changes to owned objects, work with the server.
 func TestWaitIdle_WaitsForTheReconcilesOfChanges(t *testing.T) {
 	for name, mode := range map[string]dynamiccontroller.CacheMode{

@@ -49,8 +49,8 @@
 //
 // A handler that uses only a client can be called without a controller, as in the example below. Such a test needs no
 // bubble. A handler that reads from a lister needs a running controller that serves the type. After WaitIdle, the test
-// can also call such a handler itself. For calls by the test, [dynamiccontroller.CauseOf] returns the zero Cause, and for
-// calls by a controller the same as in production.
+// can also call such a handler itself. [dynamiccontroller.CauseOf] then returns the zero Cause. For calls by a
+// controller, it returns the same as in production.
 //
 // # What the server simulates
 //
