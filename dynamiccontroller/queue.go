@@ -84,8 +84,8 @@ func (r *registration) Malformed(name, key string, err error) {
 	r.ignoreMalformedKey("MapFunc of "+name, key, err)
 }
 
-// addAfter adds a key to the live lane after d, for a kind of cause. If the run has ended, a key that is not in the cache
-// is kept for the next run.
+// addAfter adds a key to the live lane after d. If the run has ended, a key that is not in the cache is kept for the
+// next run.
 func (r *registration) addAfter(kind CauseKind, key string, d time.Duration) {
 	if !r.group.Because(because(kind)).AddAfter(key, d) {
 		r.keepAbsent(key)
