@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -442,6 +443,13 @@ func TestCause_IsLoggedAtV1(t *testing.T) {
 			}
 			stop()
 		})
+	}
+}
+
+// A call with its cause fills a size class of 48 bytes.
+func TestCause_TakesFewBytes(t *testing.T) {
+	if size := unsafe.Sizeof(dynamiccontroller.Cause{}); size > 16 {
+		t.Errorf("a cause takes %d bytes, want at most 16", size)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 )
 
 // kinds returns a cause with these bits.
@@ -279,6 +280,14 @@ func TestCause_NeedsNoMemoryForBackgroundItems(t *testing.T) {
 	}
 	runtime.KeepAlive(q)
 	runtime.KeepAlive(names)
+}
+
+// A struct of 96 bytes fills its size class. Without causes, it would have 80 bytes.
+func TestCause_TakesSixteenBytesOfAnItem(t *testing.T) {
+	const limit = 96
+	if size := unsafe.Sizeof(item[string, string, string, string]{}); size > limit {
+		t.Errorf("an item takes %d bytes, want at most %d", size, limit)
+	}
 }
 
 func TestCause_AllocatesNothing(t *testing.T) {
