@@ -53,9 +53,10 @@ CONTROLPLANE_MODULE := test/controlplane
 KINDNODE_MODULE := test/kindnode
 BENCH_MODULE := test/bench
 OTHER_MODULES := $(patsubst %/go.mod,%,$(filter-out $(CONTROLPLANE_MODULE)/go.mod $(KINDNODE_MODULE)/go.mod,$(wildcard test/*/go.mod examples/*/go.mod install/go.mod)))
-# "make test-long" lints and tests test/bench, whose many dependencies take minutes to compile.
+# "make test-long" also lints all other modules, and tests test/bench. Their many dependencies take minutes to compile
+# or to analyze.
 TESTED_MODULES := $(filter-out $(BENCH_MODULE),$(OTHER_MODULES))
-LINTED_MODULES = $(UNIT_MODULES) $(TESTED_MODULES)
+LINTED_MODULES = $(UNIT_MODULES) install
 TEST_PARTS := $(words 1 2 3 4 $(TESTED_MODULES))
 # The modules in test/versions have no packages. Each names a version of kube-apiserver, which "make test-versions" builds.
 VERSION_MODULES := $(patsubst %/go.mod,%,$(wildcard test/versions/*/go.mod))
@@ -189,10 +190,11 @@ test: controlplane ## run the tests; those of the library with the race detector
 	@$(WITHOUT_CGO) go test $(TEST_FLAGS) $(PLAIN_PACKAGES)
 	@$(foreach m,$(CLUSTER_MODULES),cd $(CURDIR)/$(m) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(call unit_packages,$(m)) &&) :
 	@echo "[2/$(TEST_PARTS)] packages that run control planes"
-	@(cd test && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -timeout 45m $(ENGINE_PACKAGE)) & engine=$$!; others=0; \
-	$(foreach m,$(CLUSTER_MODULES),(cd $(m) && \
-		$(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -p 1 -timeout 45m $(call other_cluster_packages,$(m))) || others=1;) \
-	wait $$engine && exit $$others
+	@run() { (cd $$1 && shift && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -p 1 -timeout 45m "$$@"); }; \
+	run test $(ENGINE_PACKAGE) & engine=$$!; \
+	{ run test $(call other_cluster_packages,test) && run examples $(call cluster_packages,examples); } & others=$$!; \
+	run $(PLATFORM_MODULE) $(call cluster_packages,$(PLATFORM_MODULE)); \
+	platform=$$?; wait $$engine; engine=$$?; wait $$others && exit $$((engine + platform))
 	@echo "[3/$(TEST_PARTS)] $(CONTROLPLANE_MODULE)"
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(CONTROLPLANE_TAGS) ./...
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags external -run External ./...
@@ -226,7 +228,8 @@ test-long: controlplane test-race ## run what "make test" leaves out, every nigh
 		./internal/blueprint/onserver -every 1
 	cd $(PLATFORM_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags long -count=1 -timeout 60m -run 'MemoryLimit|Upgrade' . \
 		-hostile-for 2m -hostile-types all
-	$(MAKE) lint LINTED_MODULES=$(BENCH_MODULE)
+	$(MAKE) lint LINTED_MODULES='$(filter-out install,$(OTHER_MODULES))'
+	cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go vet ./... && $(WITHOUT_CGO) go vet -tags external ./...
 	cd $(BENCH_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -timeout 30m ./...
 	$(MAKE) test-e2e-rounds
 
@@ -367,7 +370,6 @@ release-tags-check: ## check that all tags of VERSION exist
 .PHONY: verify
 verify: lint ## check formatting, go vet, go mod tidy, the linters, the workflows and the exported API
 	@test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
-	cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go vet ./... && $(WITHOUT_CGO) go vet -tags external ./...
 	cd $(KINDNODE_MODULE) && $(WITHOUT_CGO) go vet . ./docker
 	@set -e; for m in $(ALL_MODULES); do echo "cd $$m && go mod tidy -diff"; (cd $$m && go mod tidy -diff); done
 	cd tools && $(WITHOUT_CGO) go vet ./...
@@ -377,7 +379,7 @@ verify: lint ## check formatting, go vet, go mod tidy, the linters, the workflow
 	tools/apidiff.sh
 
 .PHONY: lint
-lint: ## run the linters of .golangci.yml, except in test/bench (the first build takes minutes)
+lint: ## run the linters of .golangci.yml in the modules with most of the code (the first build takes minutes)
 	@set -e; for m in $(LINTED_MODULES); do echo "cd $$m && golangci-lint run ./..."; (cd $$m && $(GOLANGCI_LINT) run ./...); done
 
 .PHONY: vulnerabilities

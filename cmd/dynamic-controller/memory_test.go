@@ -38,10 +38,10 @@ func (p *process) whileRunning(check func(*unstructured.Unstructured) error) fun
 }
 
 // createLargeConfigMaps creates ConfigMaps of 1 MB, nearly the maximum size, in the test's namespace. It uses the token
-// of a tenant that has no other permissions. fill adds the content.
-func (a *api) createLargeConfigMaps(count int, fill func(*unstructured.Unstructured)) {
+// of a tenant that has no other permissions. fill adds the content. The names begin with prefix.
+func (a *api) createLargeConfigMaps(prefix string, count int, fill func(*unstructured.Unstructured)) {
 	a.Helper()
-	kubeconfig := a.account(a.namespace+"-tenant", rbacv1.PolicyRule{
+	kubeconfig := a.account(a.namespace+"-"+prefix, rbacv1.PolicyRule{
 		APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create"},
 	})
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -69,7 +69,7 @@ func (a *api) createLargeConfigMaps(count int, fill func(*unstructured.Unstructu
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			body := bytes.Replace(encoded, []byte(name), fmt.Append(nil, "large-", i), 1)
+			body := bytes.Replace(encoded, []byte(name), fmt.Append(nil, prefix, "-", i), 1)
 			errs[i] = retry.OnError(retry.DefaultBackoff, isTimeout, func() error {
 				err := client.CoreV1().RESTClient().Post().Namespace(a.namespace).Resource("configmaps").
 					SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(a.Context()).Error()
@@ -121,34 +121,28 @@ func largeMetadata(parent map[string]string) func(*unstructured.Unstructured) {
 // A tenant cannot exhaust a replica's memory with objects of a child type that have the label of children, also if
 // their metadata is large. Others are not watched: see TestWatches_SelectChildren.
 func TestMemoryLimit_LargeObjectsOfATenant(t *testing.T) {
+	a := newAPI(t)
+	limit := newMemoryLimit(t, shippedLimit)
+	run := func() *process {
+		return startCommand(t, limit.command(replicaArgs(t, a.cluster.Kubeconfig(), "--leader-elect=false")...))
+	}
+	p := run()
+	a.apply(websites)
+	a.waitBlueprint("websites", p.whileRunning(is("Serving", "True")))
+	const count = 75 // caching those of either kind would exceed the maximum below
 	parent := map[string]string{"platform.example.com/parent": "00000000-0000-0000-0000-000000000000"}
-	for name, fill := range map[string]func(*unstructured.Unstructured){
-		"with the label of children": largeContent(parent),
-		"with large metadata":        largeMetadata(parent),
-	} {
-		t.Run(name, func(t *testing.T) {
-			a := newAPI(t)
-			limit := newMemoryLimit(t, shippedLimit)
-			run := func() *process {
-				return startCommand(t, limit.command(replicaArgs(t, a.cluster.Kubeconfig(), "--leader-elect=false")...))
-			}
-			p := run()
-			a.apply(websites)
-			a.waitBlueprint("websites", p.whileRunning(is("Serving", "True")))
-			const count = 150 // caching them would exceed the maximum below
-			a.createLargeConfigMaps(count, fill)
-			a.apply(flowers)
-			a.wait("GROUP/v1", "Website", "flowers", p.whileRunning(is("Ready", "True")))
-			limit.logPeak("created while running")
-			p.kill()
-			p = run()
-			p.waitReady()
-			a.apply(strings.ReplaceAll(flowers, "roses", "tulips"))
-			a.wait("v1", "ConfigMap", "flowers-page", p.whileRunning(has("tulips", "data", "text")))
-			if peak := limit.logPeak("after a restart"); peak > shippedLimit/2 {
-				t.Errorf("a tenant's objects increased the memory to %d MiB", peak>>20)
-			}
-		})
+	a.createLargeConfigMaps("content", count, largeContent(parent))
+	a.createLargeConfigMaps("metadata", count, largeMetadata(parent))
+	a.apply(flowers)
+	a.wait("GROUP/v1", "Website", "flowers", p.whileRunning(is("Ready", "True")))
+	limit.logPeak("created while running")
+	p.kill()
+	p = run()
+	p.waitReady()
+	a.apply(strings.ReplaceAll(flowers, "roses", "tulips"))
+	a.wait("v1", "ConfigMap", "flowers-page", p.whileRunning(has("tulips", "data", "text")))
+	if peak := limit.logPeak("after a restart"); peak > shippedLimit/2 {
+		t.Errorf("a tenant's objects increased the memory to %d MiB", peak>>20)
 	}
 }
 

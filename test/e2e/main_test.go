@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	rounds     = flag.Int("rounds", 3, "number of rounds of random faults")
+	rounds     = flag.Int("rounds", 1, "number of rounds of random faults")
 	firstRound = flag.Int("from", 0, "number of the first round")
 	seedFlag   = flag.Uint64("seed", 0, "seed of the random faults; 0 chooses a random seed")
 	onServer   = flag.Bool("fence-on-server", false, "let the API server reject late writes of the engine's replicas")
