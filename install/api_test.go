@@ -23,6 +23,7 @@ import (
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/serverfence"
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
@@ -48,7 +49,7 @@ func newAPI(t *testing.T) *api {
 	a := &api{T: t, cluster: c, dynamic: dynamicClient, kube: kube}
 	prepared := documents(t, read(t, "kustomize/namespace.yaml"))
 	for _, obj := range append(prepared, documents(t, read(t, "testdata/monitoring-crds.yaml"))...) {
-		eventually(t, func(context.Context) error { return a.apply(obj) }) // the namespace can be terminating
+		testkit.Eventually(t, timeout, func() error { return a.apply(obj) }) // the namespace can be terminating
 	}
 	a.keepLeasesAsParameters()
 	return a
@@ -68,22 +69,6 @@ func (a *api) keepLeasesAsParameters() {
 	for _, err := range []error{err1, err2, err3} {
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			a.Fatal(err)
-		}
-	}
-}
-
-func eventually(t *testing.T, check func(context.Context) error) {
-	t.Helper()
-	const pollInterval = 20 * time.Millisecond
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(timeout); ; <-ticker.C {
-		err := check(t.Context())
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %v", timeout, err)
 		}
 	}
 }
@@ -123,7 +108,7 @@ func (a *api) clientFor(obj *unstructured.Unstructured) (dynamic.ResourceInterfa
 func (a *api) applyAll(objects []*unstructured.Unstructured) {
 	a.Helper()
 	for _, obj := range objects {
-		eventually(a.T, func(context.Context) error { // the type of an object can be new
+		testkit.Eventually(a.T, timeout, func() error { // the type of an object can be new
 			err := a.apply(obj)
 			if err != nil && !meta.IsNoMatchError(err) {
 				a.Fatalf("%s %s: %v", obj.GetKind(), obj.GetName(), err)

@@ -2,7 +2,6 @@ package install
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -28,6 +27,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/transport"
 
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
 
@@ -135,10 +135,10 @@ func (a *api) waitForPermissions(more ...authorizationv1.ResourceAttributes) {
 		{Group: "events.k8s.io", Resource: "events", Namespace: metav1.NamespaceDefault, Verb: "create"},
 		{Resource: "serviceaccounts", Namespace: "shop", Name: "webapps", Verb: "impersonate"},
 	}...) {
-		eventually(a.T, func(ctx context.Context) error {
-			review, err := a.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
-				Spec: authorizationv1.SubjectAccessReviewSpec{User: account(namespace, name), ResourceAttributes: &want},
-			}, metav1.CreateOptions{})
+		testkit.Eventually(a.T, timeout, func() error {
+			spec := authorizationv1.SubjectAccessReviewSpec{User: account(namespace, name), ResourceAttributes: &want}
+			review := &authorizationv1.SubjectAccessReview{Spec: spec}
+			review, err := a.kube.AuthorizationV1().SubjectAccessReviews().Create(a.Context(), review, metav1.CreateOptions{})
 			if err == nil && !review.Status.Allowed {
 				err = fmt.Errorf("the platform is not allowed to %s %s", want.Verb, want.Resource)
 			}
@@ -192,7 +192,7 @@ func (l *platformLog) text() string {
 // wait waits until the log contains a message.
 func (l *platformLog) wait(t *testing.T, message string) {
 	t.Helper()
-	eventually(t, func(context.Context) error {
+	testkit.Eventually(t, timeout, func() error {
 		if !strings.Contains(l.text(), `"msg":"`+message+`"`) {
 			return fmt.Errorf("the platform has not logged %q", message)
 		}
@@ -238,15 +238,15 @@ func (a *api) serveWebApp() {
 	if err := unstructured.SetNestedField(blueprint.Object, "webapps", "spec", "serviceAccountName"); err != nil {
 		a.Fatal(err)
 	}
-	eventually(a.T, func(context.Context) error { return a.apply(blueprint) })
+	testkit.Eventually(a.T, timeout, func() error { return a.apply(blueprint) })
 	webapp := documents(a.T, `
 apiVersion: demo.example.com/v1
 kind: WebApp
 metadata: {name: hello, namespace: shop}
 spec: {greeting: hello}`)[0]
-	eventually(a.T, func(context.Context) error { return a.apply(webapp) })
-	eventually(a.T, func(ctx context.Context) error {
-		found, err := a.dynamic.Resource(webapps).Namespace("shop").Get(ctx, "hello", metav1.GetOptions{})
+	testkit.Eventually(a.T, timeout, func() error { return a.apply(webapp) })
+	testkit.Eventually(a.T, timeout, func() error {
+		found, err := a.dynamic.Resource(webapps).Namespace("shop").Get(a.Context(), "hello", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -255,8 +255,8 @@ spec: {greeting: hello}`)[0]
 	if err := a.dynamic.Resource(blueprints).Delete(a.Context(), blueprint.GetName(), metav1.DeleteOptions{}); err != nil {
 		a.Fatal(err)
 	}
-	eventually(a.T, func(ctx context.Context) error {
-		left, err := a.dynamic.Resource(blueprints).List(ctx, metav1.ListOptions{})
+	testkit.Eventually(a.T, timeout, func() error {
+		left, err := a.dynamic.Resource(blueprints).List(a.Context(), metav1.ListOptions{})
 		if err == nil && len(left.Items) > 0 {
 			err = fmt.Errorf("the Blueprint still exists: %v", left.Items[0].Object["status"])
 		}

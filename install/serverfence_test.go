@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/serverfence"
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
 
@@ -177,8 +178,8 @@ func TestPlatform_FencesWritesOnTheServer(t *testing.T) {
 // waitForWebhookCertificate waits until the leader has written the certificate of the webhook.
 func (a *api) waitForWebhookCertificate() {
 	a.Helper()
-	eventually(a.T, func(ctx context.Context) error {
-		webhook, err := a.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(ctx,
+	testkit.Eventually(a.T, timeout, func() error {
+		webhook, err := a.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(a.Context(),
 			"dynamic-controller-webhook", metav1.GetOptions{})
 		if err == nil && len(webhook.Webhooks[0].ClientConfig.CABundle) == 0 {
 			err = errors.New("the webhook has no caBundle")

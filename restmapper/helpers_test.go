@@ -2,6 +2,7 @@ package restmapper
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/internal/testkit"
 )
 
 // running is a mapper that runs until the test ends or stop is called.
@@ -90,16 +93,12 @@ func (r *running) waitFor(gk schema.GroupKind, versions ...string) *meta.RESTMap
 
 func (r *running) eventually(what string, done func() bool) {
 	r.Helper()
-	deadline := time.After(testDeadline)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			r.Fatalf("timed out after %s waiting for %q; errors: %v", testDeadline, what, r.Errors())
+	testkit.Eventually(r, testDeadline, func() error {
+		if done() {
+			return nil
 		}
-	}
+		return fmt.Errorf("waiting for %q; errors: %v", what, r.Errors())
+	})
 }
 
 func (r *running) isMapped(gk schema.GroupKind, versions ...string) bool {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
 
@@ -311,12 +313,18 @@ func TestLag_NothingIsComputedFromOldChildren(t *testing.T) {
 
 // waitReady waits until a Pair is ready for its generation. Unlike wait, it can be called by any goroutine.
 func (a *api) waitReady(name string, limit time.Duration) {
-	for until := time.Now().Add(limit); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
-		if pair, err := a.get("GROUP/v1", "Pair", name); err == nil && is("Ready", "True")(pair) == nil {
-			return
+	ctx, cancel := context.WithTimeout(a.Context(), limit)
+	defer cancel()
+	err := testkit.Poll(ctx, func(context.Context) error {
+		pair, err := a.get("GROUP/v1", "Pair", name)
+		if err != nil {
+			return err
 		}
+		return is("Ready", "True")(pair)
+	})
+	if err != nil {
+		a.Errorf("%s is not ready: %v", name, err)
 	}
-	a.Errorf("%s is not ready after %s", name, limit)
 }
 
 const apps = `

@@ -19,11 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
@@ -225,11 +225,14 @@ func (a *api) cleanUp(obj *unstructured.Unstructured) {
 // test on the cluster does not find it.
 func (a *api) release(ctx context.Context, obj *unstructured.Unstructured) {
 	a.Helper()
-	err := wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+	err := testkit.Poll(ctx, func(ctx context.Context) error {
 		err := a.client(obj).Delete(ctx, obj.GetName(), metav1.DeleteOptions{})
 		_, _ = a.client(obj).Patch(ctx, obj.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
 			metav1.PatchOptions{})
-		return obj.GetKind() != "Blueprint" || apierrors.IsNotFound(err) || meta.IsNoMatchError(err), nil
+		if obj.GetKind() != "Blueprint" || apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+			return nil
+		}
+		return errors.Join(errors.New("the object still existed"), err)
 	})
 	if err != nil {
 		a.Errorf("%s %s remains: %v", obj.GetKind(), obj.GetName(), err)
@@ -243,10 +246,10 @@ func (a *api) releaseInstances(ctx context.Context, crd *apiextensionsv1.CustomR
 	all := a.dynamic.Resource(schema.GroupVersionResource{
 		Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural,
 	})
-	err := wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+	err := testkit.Poll(ctx, func(ctx context.Context) error {
 		list, err := all.List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return true, nil // the type is not served
+			return nil // the type is not served
 		}
 		for _, item := range list.Items {
 			object := all.Namespace(item.GetNamespace())
@@ -254,7 +257,10 @@ func (a *api) releaseInstances(ctx context.Context, crd *apiextensionsv1.CustomR
 			_, _ = object.Patch(ctx, item.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
 				metav1.PatchOptions{})
 		}
-		return len(list.Items) == 0, nil
+		if n := len(list.Items); n > 0 {
+			return fmt.Errorf("%d objects", n)
+		}
+		return nil
 	})
 	if err != nil {
 		a.Errorf("objects of %s remain: %v", crd.Name, err)

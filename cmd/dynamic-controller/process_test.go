@@ -19,6 +19,7 @@ import (
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
@@ -273,16 +274,5 @@ func (p *process) wait() int {
 // eventually waits until check returns nil.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	const interval = 20 * time.Millisecond
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(waitTimeout); ; <-ticker.C {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %v", waitTimeout, err)
-		}
-	}
+	testkit.Eventually(t, waitTimeout, check)
 }

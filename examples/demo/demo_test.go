@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
@@ -340,13 +341,12 @@ func TestDemo_LeavesNoProcessesWhenKilled(t *testing.T) {
 	d.waitForLine("created the WebApp first")
 	d.signal(os.Kill)
 	_ = d.cmd.Wait()
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(timeout); len(d.processes()) > 0; <-ticker.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("these processes are left: %q", d.processes())
+	testkit.Eventually(t, timeout, func() error {
+		if left := d.processes(); len(left) > 0 {
+			return fmt.Errorf("these processes are left: %q", left)
 		}
-	}
+		return nil
+	})
 }
 
 func TestRunChapters_FailsWithoutPlatform(t *testing.T) {

@@ -275,22 +275,6 @@ func TestManifests_OnAPIServer(t *testing.T) {
 	t.Run("the platform is limited to a namespace", func(t *testing.T) { a.in(t).testNamespaces() })
 }
 
-func eventually(t *testing.T, check func(context.Context) error) {
-	t.Helper()
-	const pollInterval = 20 * time.Millisecond
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(timeout); ; <-ticker.C {
-		err := check(t.Context())
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %v", timeout, err)
-		}
-	}
-}
-
 func (a *api) testManifestsAreAccepted() {
 	for _, obj := range manifests(a.T) {
 		if err := a.apply(obj); err != nil { // applying a manifest again must succeed

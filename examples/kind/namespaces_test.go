@@ -1,7 +1,6 @@
 package kind
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
 
@@ -30,8 +30,8 @@ var (
 // testNamespaces runs the platform with permissions for instances and children in the namespace shop only.
 func (a *api) testNamespaces() {
 	a.revokeDemoRole()
-	eventually(a.T, func(ctx context.Context) error { // an earlier test may have created it
-		shop, err := a.kube.CoreV1().Namespaces().Get(ctx, "shop", metav1.GetOptions{})
+	testkit.Eventually(a.T, timeout, func() error { // an earlier test may have created it
+		shop, err := a.kube.CoreV1().Namespaces().Get(a.Context(), "shop", metav1.GetOptions{})
 		if err == nil {
 			return fmt.Errorf("the namespace shop is %s", shop.Status.Phase)
 		}
@@ -51,11 +51,11 @@ func (a *api) testNamespaces() {
 	if err := unstructured.SetNestedField(blueprint.Object, "webapps", "spec", "serviceAccountName"); err != nil {
 		a.Fatal(err)
 	}
-	eventually(a.T, func(context.Context) error { return a.apply(blueprint) })
+	testkit.Eventually(a.T, timeout, func() error { return a.apply(blueprint) })
 	elsewhere := a.createWebApp("default")
 	a.createWebApp("shop")
-	eventually(a.T, func(ctx context.Context) error {
-		webapp, err := a.dynamic.Resource(webapps).Namespace("shop").Get(ctx, "hello", metav1.GetOptions{})
+	testkit.Eventually(a.T, timeout, func() error {
+		webapp, err := a.dynamic.Resource(webapps).Namespace("shop").Get(a.Context(), "hello", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -69,8 +69,8 @@ func (a *api) testNamespaces() {
 	if err := a.dynamic.Resource(blueprints).Delete(a.Context(), blueprint.GetName(), metav1.DeleteOptions{}); err != nil {
 		a.Fatal(err)
 	}
-	eventually(a.T, func(ctx context.Context) error {
-		blueprint, err := a.dynamic.Resource(blueprints).Get(ctx, blueprint.GetName(), metav1.GetOptions{})
+	testkit.Eventually(a.T, timeout, func() error {
+		blueprint, err := a.dynamic.Resource(blueprints).Get(a.Context(), blueprint.GetName(), metav1.GetOptions{})
 		if err == nil {
 			return fmt.Errorf("the Blueprint still exists: %v", blueprint.Object["status"])
 		}
@@ -94,8 +94,8 @@ func (a *api) revokeDemoRole() {
 		a.Fatal(err)
 	}
 	list := authorizationv1.ResourceAttributes{Verb: "list", Group: webapps.Group, Resource: webapps.Resource}
-	eventually(a.T, func(ctx context.Context) error {
-		allowed, err := a.allowed(ctx, list)
+	testkit.Eventually(a.T, timeout, func() error {
+		allowed, err := a.allowed(a.Context(), list)
 		if err == nil && allowed {
 			err = fmt.Errorf("the account is still allowed to list all WebApps")
 		}
@@ -108,8 +108,8 @@ func (a *api) createWebApp(namespace string) (created *unstructured.Unstructured
 	webapp := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"greeting": "hello"}}}
 	webapp.SetGroupVersionKind(webapps.GroupVersion().WithKind("WebApp"))
 	webapp.SetName("hello")
-	eventually(a.T, func(ctx context.Context) (err error) {
-		created, err = a.dynamic.Resource(webapps).Namespace(namespace).Create(ctx, webapp, metav1.CreateOptions{})
+	testkit.Eventually(a.T, timeout, func() (err error) {
+		created, err = a.dynamic.Resource(webapps).Namespace(namespace).Create(a.Context(), webapp, metav1.CreateOptions{})
 		return err
 	})
 	return created

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
 
@@ -66,10 +67,10 @@ func (a *api) waitForPermissions() {
 		{Group: "apps", Resource: "controllerrevisions", Namespace: namespace, Verb: "create"},
 		{Group: "events.k8s.io", Resource: "events", Namespace: metav1.NamespaceDefault, Verb: "create"},
 	} {
-		eventually(a.T, func(ctx context.Context) error {
-			review, err := a.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
-				Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &want},
-			}, metav1.CreateOptions{})
+		testkit.Eventually(a.T, timeout, func() error {
+			spec := authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &want}
+			review := &authorizationv1.SubjectAccessReview{Spec: spec}
+			review, err := a.kube.AuthorizationV1().SubjectAccessReviews().Create(a.Context(), review, metav1.CreateOptions{})
 			if err == nil && !review.Status.Allowed {
 				err = fmt.Errorf("the account is not allowed to %s %s", want.Verb, want.Resource)
 			}
@@ -121,8 +122,8 @@ func (a *api) testTenant() {
 		}
 	}
 	for _, verb := range []string{"get", "impersonate"} {
-		eventually(a.T, func(ctx context.Context) error {
-			allowed, err := a.allowed(ctx, serviceAccount(verb, "shop", "webapps"))
+		testkit.Eventually(a.T, timeout, func() error {
+			allowed, err := a.allowed(a.Context(), serviceAccount(verb, "shop", "webapps"))
 			if err == nil && !allowed {
 				err = fmt.Errorf("the platform is not allowed to %s the ServiceAccount", verb)
 			}
@@ -301,7 +302,7 @@ func (a *api) testProbes() {
 		{container.ReadinessProbe.HTTPGet.Path, container.ReadinessProbe.HTTPGet.Port.String()},
 		{container.LivenessProbe.HTTPGet.Path, container.LivenessProbe.HTTPGet.Port.String()},
 	} {
-		eventually(a.T, func(context.Context) error {
+		testkit.Eventually(a.T, timeout, func() error {
 			response, err := client.Get("http://" + addresses[ports[numbers[get.port]]] + get.path)
 			if err != nil {
 				return err
@@ -355,8 +356,8 @@ const pathMetrics = "/metrics"
 // for a new role to take effect.
 func (a *api) waitDiagnostics(address, path, token string) {
 	a.Helper()
-	eventually(a.T, func(ctx context.Context) error {
-		code, err := getDiagnostics(ctx, address, path, token)
+	testkit.Eventually(a.T, timeout, func() error {
+		code, err := getDiagnostics(a.Context(), address, path, token)
 		if err == nil && code != http.StatusOK {
 			err = fmt.Errorf("%s returned %d", path, code)
 		}

@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/dynamic-controller/engine/internal/testkit"
 )
 
 const hook = "dynamic-controller-webhook"
@@ -144,8 +146,9 @@ func (a *api) testWebhook() {
 	if err := unstructured.SetNestedField(wrong.Object, "${nothing}", "spec", "type", "status", "nothing"); err != nil {
 		a.Fatal(err)
 	}
-	eventually(a.T, func(ctx context.Context) error {
-		_, err := a.dynamic.Resource(blueprints).Create(ctx, wrong, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	testkit.Eventually(a.T, timeout, func() error {
+		dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+		_, err := a.dynamic.Resource(blueprints).Create(a.Context(), wrong, dryRun)
 		if err == nil || !strings.Contains(err.Error(), `admission webhook "blueprints.platform.example.com" denied`) {
 			return fmt.Errorf("got the error %w for an invalid Blueprint", err)
 		}
@@ -176,15 +179,15 @@ func (a *api) testWebhookIsProtected() {
 	if err != nil {
 		a.Fatal(err)
 	}
-	eventually(a.T, func(ctx context.Context) error { // the API server reads roles from a cache
-		_, err1 := a.as(admin).CoreV1().Secrets(shop).List(ctx, metav1.ListOptions{})
-		_, err2 := a.as(serviceAccountUser(shop, "webapps")).CoreV1().ConfigMaps(shop).Get(ctx, "any",
+	testkit.Eventually(a.T, timeout, func() error { // the API server reads roles from a cache
+		_, err1 := a.as(admin).CoreV1().Secrets(shop).List(a.Context(), metav1.ListOptions{})
+		_, err2 := a.as(serviceAccountUser(shop, "webapps")).CoreV1().ConfigMaps(shop).Get(a.Context(), "any",
 			metav1.GetOptions{})
 		if apierrors.IsNotFound(err2) {
 			err2 = nil
 		}
 		errs := []error{err1, err2}
-		for _, request := range webhookRequests(ctx, a.as(serviceAccountUser(namespace, name)))[:2] {
+		for _, request := range webhookRequests(a.Context(), a.as(serviceAccountUser(namespace, name)))[:2] {
 			errs = append(errs, request())
 		}
 		return errors.Join(errs...)

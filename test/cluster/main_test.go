@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
@@ -37,20 +38,11 @@ func eventually(t *testing.T, condition string, done func(ctx context.Context) e
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for start := time.Now(); ; {
-		err := done(ctx)
-		if err == nil {
-			t.Logf("%s after %v", condition, time.Since(start).Round(time.Millisecond))
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("timed out after %v waiting until %s: %v", deadline, condition, err)
-		case <-ticker.C:
-		}
+	start := time.Now()
+	if err := testkit.Poll(ctx, done); err != nil {
+		t.Fatalf("%s: %v", condition, err)
 	}
+	t.Logf("%s after %v", condition, time.Since(start).Round(time.Millisecond))
 }
 
 func clientset(t *testing.T, c *cluster.Cluster) kubernetes.Interface {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dynamic-controller/engine/internal/testkit"
 )
 
 const examplesDir = "examples/blueprints"
@@ -38,7 +40,7 @@ func TestExamples_CommandsOfTheirREADMEsWork(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	eventually(t, func() error {
+	testkit.Eventually(t, timeout, func() error {
 		left := slices.DeleteFunc(admin.objects(), func(name string) bool { return slices.Contains(before, name) })
 		if len(left) > 0 {
 			return fmt.Errorf("the examples have left %q", left)
@@ -125,7 +127,7 @@ func (u *user) failsAtFirst(c command) {
 func (u *user) prints(c command) {
 	u.Helper()
 	want := withoutLayout(c.output)
-	eventually(u.T, func() error {
+	testkit.Eventually(u.T, timeout, func() error {
 		out, err := u.sh(c.text)
 		if got := withoutLayout(out); err == nil && got != want {
 			err = fmt.Errorf("got\n%s\nwant\n%s", got, want)

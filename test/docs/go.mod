@@ -3,6 +3,7 @@ module github.com/dynamic-controller/engine/test/docs
 go 1.26.0
 
 require (
+	github.com/dynamic-controller/engine v0.0.0-00010101000000-000000000000
 	github.com/dynamic-controller/engine/test v0.0.0-00010101000000-000000000000
 	github.com/yuin/goldmark v1.8.7
 	go.uber.org/goleak v1.3.0

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
@@ -47,7 +48,7 @@ func TestInstall_CommandsForHelmWork(t *testing.T) {
 	}
 	admin.run(operations.blockWith(t, "helm uninstall")[0])
 	again := operations.blockWith(t, "kubectl delete --ignore-not-found clusterrole")[0]
-	eventually(t, func() error {
+	testkit.Eventually(t, timeout, func() error {
 		admin.run(again)
 		if left := admin.installed(); !slices.Equal(before, left) {
 			return fmt.Errorf("got the objects %q after the removal, want %q", left, before)

@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/kubernetes"
 )
@@ -41,21 +40,4 @@ func (u *user) sh(text string) (string, error) {
 		err = fmt.Errorf("%w\n%s%s", err, stdout.String(), stderr.String())
 	}
 	return stdout.String(), err
-}
-
-// eventually calls a check until it succeeds.
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	const pollInterval = 100 * time.Millisecond
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(timeout); ; <-ticker.C {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %v", timeout, err)
-		}
-	}
 }

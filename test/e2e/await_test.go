@@ -1,19 +1,18 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/internal/shards"
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/e2e/internal/history"
 )
 
@@ -28,21 +27,12 @@ func (f *fleet) events() []history.Event {
 // eventually polls until done returns nil. After the timeout, it fails the test.
 func (f *fleet) eventually(condition string, done func() error) {
 	f.Helper()
-	ctx, cancel := context.WithTimeout(f.Context(), timeout)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := done()
-		if err == nil {
-			return
+	testkit.Eventually(f, timeout, func() error {
+		if err := done(); err != nil {
+			return fmt.Errorf("%s: %w", condition, err)
 		}
-		select {
-		case <-ctx.Done():
-			f.Fatalf("timed out after %s waiting until %s: %v", timeout, condition, err)
-		case <-tick.C:
-		}
-	}
+		return nil
+	})
 }
 
 // leaders returns the running members that have reported themselves as leaders in a term that started at or after

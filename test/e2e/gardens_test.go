@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
+
+	"github.com/dynamic-controller/engine/internal/testkit"
 )
 
 // gardensBlueprint has two collections, one of a list in the instance and one of existing objects, a resource that an
@@ -395,19 +397,15 @@ func (g *gardens) apply(ctx context.Context, text string) (*unstructured.Unstruc
 
 // retry repeats a request until it succeeds. The API server can be unavailable, and the type can be missing at first.
 func (g *gardens) retry(request func(context.Context) error) {
-	const requestTimeout, interval = 2 * time.Second, 20 * time.Millisecond
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for since := time.Now(); ; <-ticker.C {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(g.Context()), requestTimeout)
-		err := request(ctx)
-		cancel()
-		if err == nil {
-			return
-		}
-		if time.Since(since) > timeout {
-			g.Errorf("a request still fails after %s: %v", timeout, err)
-			return
-		}
+	const requestTimeout = 2 * time.Second
+	within, cancel := context.WithTimeout(context.WithoutCancel(g.Context()), timeout)
+	defer cancel()
+	err := testkit.Poll(within, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		return request(ctx)
+	})
+	if err != nil {
+		g.Errorf("a request still fails: %v", err)
 	}
 }

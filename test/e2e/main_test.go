@@ -14,11 +14,11 @@ import (
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
@@ -74,21 +74,21 @@ func define(config *rest.Config, types ...schema.GroupVersionResource) error {
 	}
 	for _, gvr := range types {
 		crd := definitionOf(gvr)
-		err := wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		err := testkit.Poll(ctx, func(ctx context.Context) error { // An earlier definition can still be terminating.
 			_, err := definitions.ApiextensionsV1().CustomResourceDefinitions().Create(ctx, crd, metav1.CreateOptions{})
-			return err == nil, nil // An earlier definition can still be terminating.
+			return err
 		})
 		if err != nil {
 			return err
 		}
 	}
-	return wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+	return testkit.Poll(ctx, func(ctx context.Context) error {
 		for _, gvr := range types {
 			if _, err := client.Resource(gvr).List(ctx, metav1.ListOptions{}); err != nil {
-				return false, nil
+				return err
 			}
 		}
-		return true, nil
+		return nil
 	})
 }
 

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -280,11 +279,7 @@ func (l *lifecycle) parentState() string {
 // await waits until the state is the one that the current phase wants.
 func (l *lifecycle) await(condition string, current func() phase) {
 	l.Helper()
-	const interval = 20 * time.Millisecond // limits the load on the API server, which all processes share
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
 	l.eventually(condition, func() error {
-		<-tick.C
 		p := current()
 		if got := l.parentState(); !strings.HasSuffix(p.want, got) || got == "" && p.want != "" {
 			return fmt.Errorf("got %q, want %q", got, p.want)

@@ -33,6 +33,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
@@ -303,25 +304,15 @@ func (h *harness) eventually(condition string, done func() error) {
 	h.eventuallyWithin(deadline, condition, done)
 }
 
-// eventuallyWithin is eventually with another time limit. Each poll can be a request to the API server, which all tests
-// share. The interval therefore grows with the time that has passed.
+// eventuallyWithin is eventually with another time limit.
 func (h *harness) eventuallyWithin(limit time.Duration, condition string, done func() error) {
 	h.Helper()
-	const shortest, longest = 5 * time.Millisecond, 100 * time.Millisecond
-	began := time.Now()
-	over := time.NewTimer(limit)
-	defer over.Stop()
-	for {
-		err := done()
-		if err == nil {
-			return
+	testkit.Eventually(h, limit, func() error {
+		if err := done(); err != nil {
+			return fmt.Errorf("%s: %w", condition, err)
 		}
-		select {
-		case <-over.C:
-			h.Fatalf("timed out after %s: %s: %v", limit, condition, err)
-		case <-time.After(min(max(shortest, time.Since(began)/10), longest)):
-		}
-	}
+		return nil
+	})
 }
 
 // recorder is a handler that records its calls. It fails the test if there are concurrent calls for the same object.

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
+	"github.com/dynamic-controller/engine/internal/testkit"
 )
 
 var shutdowns = flag.Int("shutdowns", 40,
@@ -139,13 +140,14 @@ func (b *busyReplica) isReleased() error {
 
 // waitForStepDown waits until the first term has ended.
 func (b *busyReplica) waitForStepDown() error {
-	const message = "Term ended, will campaign again"
-	for end := time.Now().Add(deadline); len(b.log.find(message)) == 0; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			return fmt.Errorf("the replica has not stepped down within %s", deadline)
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	return testkit.Poll(ctx, func(context.Context) error {
+		if len(b.log.find("Term ended, will campaign again")) == 0 {
+			return errors.New("the replica has not stepped down")
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // shutdownMany calls shutdown for many replicas, several at a time. It starts no further calls after a failure.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
@@ -14,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apitypes "k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
@@ -125,13 +124,12 @@ func (h *harness) giveBackType(key string, t pooledType) {
 
 // deleteObjects deletes all objects of the type, and waits until none exists.
 func (h *harness) deleteObjects(gvr schema.GroupVersionResource) error {
-	const interval = 10 * time.Millisecond
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
-	err := wait.PollUntilContextCancel(ctx, interval, true, func(ctx context.Context) (bool, error) {
+	err := testkit.Poll(ctx, func(ctx context.Context) error {
 		objects, err := h.client.Resource(gvr).List(ctx, metav1.ListOptions{})
 		if err != nil || len(objects.Items) == 0 {
-			return err == nil, err
+			return err
 		}
 		h.removeFinalizers(gvr)
 		namespaces := sets.New[string]()
@@ -141,10 +139,10 @@ func (h *harness) deleteObjects(gvr schema.GroupVersionResource) error {
 		for namespace := range namespaces {
 			err := h.in(gvr, namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 			if err != nil && !apierrors.IsNotFound(err) {
-				return false, err
+				return err
 			}
 		}
-		return false, nil
+		return fmt.Errorf("%d objects remain", len(objects.Items))
 	})
 	if err != nil {
 		return fmt.Errorf("delete the objects of %s: %w", gvr.GroupResource(), err)

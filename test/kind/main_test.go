@@ -4,7 +4,6 @@ package kind
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,6 +17,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/dynamic-controller/engine/internal/testkit"
 )
 
 const (
@@ -97,21 +98,10 @@ func (e *env) eventually(within time.Duration, condition string, check func(cont
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(e.Context(), within)
 	defer cancel()
-	last := errors.New("not checked")
-	for {
-		err := check(ctx)
-		if err == nil {
-			return time.Since(began)
-		}
-		if ctx.Err() == nil {
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			e.Fatalf("timed out after %s waiting until %s: %v", within, condition, last)
-		case <-time.After(100 * time.Millisecond):
-		}
+	if err := testkit.Poll(ctx, check); err != nil {
+		e.Fatalf("%s: %v", condition, err)
 	}
+	return time.Since(began)
 }
 
 // leader returns the lease holder's Pod and its identity in the lease.

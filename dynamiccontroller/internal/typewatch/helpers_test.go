@@ -1,6 +1,7 @@
 package typewatch
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/internal/listwatch"
+	"github.com/dynamic-controller/engine/internal/testkit"
 )
 
 // Projection and the constants below shorten the tests.
@@ -331,11 +333,10 @@ func (l *phaseLog) all() []Phase {
 // eventually waits until diff returns "".
 func eventually(t *testing.T, diff func() string) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for d := diff(); d != ""; d = diff() {
-		if time.Now().After(deadline) {
-			t.Fatal(d)
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if d := diff(); d != "" {
+			return errors.New(d)
 		}
-		time.Sleep(time.Millisecond)
-	}
+		return nil
+	})
 }

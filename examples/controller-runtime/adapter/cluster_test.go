@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,6 +31,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 	"github.com/dynamic-controller/engine/examples/controller-runtime/adapter"
+	"github.com/dynamic-controller/engine/internal/testkit"
 )
 
 var (
@@ -176,19 +176,6 @@ func (f *fixture) run() {
 	})
 }
 
-// eventually waits until check returns nil.
-func (f *fixture) eventually(check func() error) {
-	f.Helper()
-	var last error
-	done := func(context.Context) (bool, error) {
-		last = check()
-		return last == nil, nil
-	}
-	if wait.PollUntilContextTimeout(f.Context(), 5*time.Millisecond, time.Minute, true, done) != nil {
-		f.Fatal(last)
-	}
-}
-
 func TestAdapter_RunsControllerRuntimeReconciler(t *testing.T) {
 	f := newFixture(t)
 	r := &teams{}
@@ -209,17 +196,17 @@ func TestAdapter_RunsControllerRuntimeReconciler(t *testing.T) {
 	}
 	f.noError(f.admin.Create(t.Context(), red))
 	for _, name := range []string{"ada", "grace"} {
-		f.eventually(func() error { return f.controlled(name, red, "") })
+		testkit.Eventually(f, time.Minute, func() error { return f.controlled(name, red, "") })
 	}
 
 	// A deleted child is recreated, and a child that is no longer desired is deleted.
 	ada := &corev1.ServiceAccount{}
 	f.noError(f.admin.Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: "ada"}, ada))
 	f.noError(f.admin.Delete(t.Context(), ada))
-	f.eventually(func() error { return f.controlled("ada", red, ada.UID) })
+	testkit.Eventually(f, time.Minute, func() error { return f.controlled("ada", red, ada.UID) })
 	red.Data["members"] = "ada"
 	f.noError(f.admin.Patch(t.Context(), red, client.RawPatch(types.MergePatchType, []byte(`{"data":{"members":"ada"}}`))))
-	f.eventually(func() error {
+	testkit.Eventually(f, time.Minute, func() error {
 		err := f.admin.Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: "grace"}, &corev1.ServiceAccount{})
 		if err == nil {
 			return errors.New("grace still exists")
@@ -230,7 +217,7 @@ func TestAdapter_RunsControllerRuntimeReconciler(t *testing.T) {
 	// A change to the Namespace reconciles the team.
 	f.noError(f.admin.Patch(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: f.namespace}},
 		client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"greeting":"hello"}}}`))))
-	f.eventually(func() error {
+	testkit.Eventually(f, time.Minute, func() error {
 		now := &corev1.ConfigMap{}
 		if err := f.admin.Get(t.Context(), client.ObjectKeyFromObject(red), now); err != nil {
 			return err
@@ -245,9 +232,9 @@ func TestAdapter_RunsControllerRuntimeReconciler(t *testing.T) {
 	}
 
 	// The last successful call has requeued the object with a delay. A terminal error parks it.
-	f.eventually(func() error { return f.status(1, 0) })
+	testkit.Eventually(f, time.Minute, func() error { return f.status(1, 0) })
 	f.noError(f.admin.Patch(t.Context(), red, client.RawPatch(types.MergePatchType, []byte(`{"data":{"members":""}}`))))
-	f.eventually(func() error { return f.status(0, 1) })
+	testkit.Eventually(f, time.Minute, func() error { return f.status(0, 1) })
 }
 
 // controlled returns nil if the owner controls the ServiceAccount and the ServiceAccount's UID differs from the given
@@ -409,7 +396,7 @@ func TestClient_ReadsTypesOfOtherShardsFromTheServer(t *testing.T) {
 		ctx, cancel := context.WithCancel(dynamiccontroller.WithShard(t.Context(), index, shards))
 		ended := make(chan error, 1)
 		go func() { ended <- f.engine.RunWatches(ctx) }()
-		f.eventually(func() error {
+		testkit.Eventually(f, time.Minute, func() error {
 			if !f.engine.Watches().HasSynced() {
 				return errors.New("the watches of the shard have not synced")
 			}

@@ -3,6 +3,7 @@ package identity
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/serverfence"
+	"github.com/dynamic-controller/engine/internal/testkit"
 )
 
 var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
@@ -157,15 +159,12 @@ func (r *rig) client(id Identity) dynamic.Interface {
 // eventually waits until the API server's authorizer has processed a change.
 func (r *rig) eventually(what string, done func() bool) {
 	r.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !done(); {
-		if time.Now().After(deadline) {
-			r.Fatalf("timed out after 30 s waiting for %s", what)
+	testkit.Eventually(r, 30*time.Second, func() error {
+		if !done() {
+			return fmt.Errorf("waiting for: %s", what)
 		}
-		select {
-		case <-r.Context().Done():
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+		return nil
+	})
 }
 
 // whoami returns the user that the API server authenticates.

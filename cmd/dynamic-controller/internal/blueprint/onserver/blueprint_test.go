@@ -1,7 +1,7 @@
 package onserver
 
 import (
-	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,11 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/internal/testkit"
 )
 
 const text = `
@@ -148,23 +148,19 @@ func define(t *testing.T, client dynamic.Interface, crd *apiextensionsv1.CustomR
 	}
 	delete(content, "status")
 	apply(t, client, definitions, "", &unstructured.Unstructured{Object: content})
-	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true,
-		func(ctx context.Context) (bool, error) {
-			now, err := client.Resource(definitions).Get(ctx, crd.Name, metav1.GetOptions{})
-			if err != nil {
-				return false, err
+	testkit.Eventually(t, time.Minute, func() error {
+		now, err := client.Resource(definitions).Get(t.Context(), crd.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		conditions, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions") // null at first
+		for _, c := range conditions {
+			if c := c.(map[string]any); c["type"] == "Established" && c["status"] == "True" {
+				return nil
 			}
-			conditions, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions") // null at first
-			for _, c := range conditions {
-				if c := c.(map[string]any); c["type"] == "Established" && c["status"] == "True" {
-					return true, nil
-				}
-			}
-			return false, nil
-		})
-	if err != nil {
-		t.Fatalf("%s is not established: %v", crd.Name, err)
-	}
+		}
+		return fmt.Errorf("%s is not established: %v", crd.Name, conditions)
+	})
 }
 
 // apply applies an object. It retries while the type is not served yet.
@@ -172,16 +168,11 @@ func apply(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionResour
 	o *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	var out *unstructured.Unstructured
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true,
-		func(ctx context.Context) (bool, error) {
-			out, last = client.Resource(gvr).Namespace(namespace).Apply(ctx, o.GetName(), o,
-				metav1.ApplyOptions{FieldManager: "test", Force: true})
-			return last == nil, nil
-		})
-	if err != nil {
-		t.Fatalf("apply %s %s: %v", gvr.Resource, o.GetName(), last)
-	}
+	testkit.Eventually(t, time.Minute, func() (err error) {
+		out, err = client.Resource(gvr).Namespace(namespace).Apply(t.Context(), o.GetName(), o,
+			metav1.ApplyOptions{FieldManager: "test", Force: true})
+		return err
+	})
 	return out
 }
 

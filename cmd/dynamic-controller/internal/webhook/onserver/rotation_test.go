@@ -32,6 +32,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/servingcert"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/webhook"
+	"github.com/dynamic-controller/engine/internal/testkit"
 )
 
 const (
@@ -49,22 +50,6 @@ spec:
   type: {group: onserver.example.com, version: v1, kind: Crate, schema: {type: object}}
   resources: [{id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}}]
 `
-
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	const interval = 20 * time.Millisecond
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(timeout); ; <-ticker.C {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %v", timeout, err)
-		}
-	}
-}
 
 // replica is a replica with only the webhook, which rejects all Blueprints.
 type replica struct {
@@ -115,7 +100,7 @@ func startReplica(t *testing.T, clock *clocktesting.FakeClock) *replica {
 func (r *replica) step(t *testing.T, to time.Time, check func() error) {
 	t.Helper()
 	r.clock.SetTime(to)
-	eventually(t, func() error {
+	testkit.Eventually(t, timeout, func() error {
 		if err := check(); err != nil {
 			r.clock.Step(10 * time.Second)
 			return fmt.Errorf("at %s: %w", r.clock.Now(), err)
@@ -238,7 +223,7 @@ func TestRotation_NoRequestFails(t *testing.T) {
 		}
 		return fmt.Errorf("the Blueprint was not rejected by the webhook: %w", err)
 	}
-	eventually(t, func() error { return request(t.Context()) })
+	testkit.Eventually(t, timeout, func() error { return request(t.Context()) })
 	requests := startRequests(t, request)
 	for _, step := range []struct {
 		at   time.Time
@@ -288,7 +273,7 @@ func startRequests(t *testing.T, send func(context.Context) error) *requests {
 func (r *requests) waitForMore(t *testing.T) {
 	t.Helper()
 	begun := r.ended.Load() + 1
-	eventually(t, func() error {
+	testkit.Eventually(t, timeout, func() error {
 		if n := r.ended.Load(); n <= begun {
 			return fmt.Errorf("%d requests have ended", n)
 		}
