@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
@@ -26,7 +27,7 @@ import (
 type expectationsTest struct {
 	*testing.T
 	*Expectations
-	server *fakeserver.Server
+	server *controllertest.Server
 	cache  fakeserver.Cache
 }
 
@@ -326,18 +327,13 @@ func TestExpectations_RejectedDeleteIsNotExpected(t *testing.T) {
 func TestExpectations_CatchUpOncePerRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, lagging := newFakeServer(), newFakeServer()
-		children := func(server *fakeserver.Server) dynamic.ResourceInterface {
-			return server.Resource(configMaps).Namespace("default")
-		}
-		create := func(servers ...*fakeserver.Server) *unstructured.Unstructured {
+		create := func(servers ...*controllertest.Server) *unstructured.Unstructured {
 			t.Helper()
 			child := newUnnamed()
 			child.SetName(generateName("child-"))
 			child.SetUID(types.UID("uid of " + child.GetName()))
 			for _, server := range servers {
-				if _, err := children(server).Create(t.Context(), child, metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				server.Add(child)
 			}
 			return child
 		}
@@ -359,13 +355,9 @@ func TestExpectations_CatchUpOncePerRun(t *testing.T) {
 			e.wantWaiting(ctx, true)
 			time.Sleep(confirmInterval)
 			e.wantWaiting(ctx, true)
-			if _, err := children(lagging).Create(t.Context(), created, metav1.CreateOptions{}); err != nil {
-				t.Error(err)
-			}
+			lagging.Add(created)
 			e.wantWaiting(ctx, true)
-			if err := children(lagging).Delete(t.Context(), deleted.GetName(), metav1.DeleteOptions{}); err != nil {
-				t.Error(err)
-			}
+			lagging.Delete(identifiers{GVR: configMaps, NamespacedKey: "default/" + deleted.GetName()})
 			e.wantWaiting(ctx, false)
 
 			create(server)

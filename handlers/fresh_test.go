@@ -6,8 +6,11 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
@@ -16,6 +19,15 @@ func widgetAt(uid, resourceVersion string) *unstructured.Unstructured {
 	widget.SetUID(types.UID(uid))
 	widget.SetResourceVersion(resourceVersion)
 	return widget
+}
+
+// newServerAt returns a server that holds the object with its resourceVersion, or nothing if the object is nil.
+func newServerAt(object *unstructured.Unstructured) *controllertest.Server {
+	server := newFakeServer()
+	server.PrependReactor("get", "widgets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return object != nil, object.DeepCopy(), nil
+	})
+	return server
 }
 
 func TestFresh_ReturnsLiveObject(t *testing.T) {
@@ -32,10 +44,7 @@ func TestFresh_ReturnsLiveObject(t *testing.T) {
 		"the cache does not hold the object yet":            {nil, widgetAt("a", "5"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := newFakeServer()
-			if c.live != nil {
-				server = newFakeServer(c.live)
-			}
+			server := newServerAt(c.live)
 			got, err := Fresh(server, fakeserver.Cache{"first": c.cached}).Get(t.Context(), widgets, "default", "first")
 			switch {
 			case c.want == "" && !apierrors.IsNotFound(err):
@@ -48,7 +57,7 @@ func TestFresh_ReturnsLiveObject(t *testing.T) {
 }
 
 func TestFresh_ReadsLiveUntilCacheHasCaughtUp(t *testing.T) {
-	cache, server := fakeserver.Cache{"first": widgetAt("a", "5")}, newFakeServer(widgetAt("a", "10"))
+	cache, server := fakeserver.Cache{"first": widgetAt("a", "5")}, newServerAt(widgetAt("a", "10"))
 	reader := Fresh(server, cache)
 	// wantRequests calls Get once for each element of want and compares the number of requests with it.
 	wantRequests := func(ctx context.Context, name string, want ...int) {

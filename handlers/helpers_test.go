@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
@@ -21,7 +22,7 @@ var (
 	newWidget     = fakeserver.NewWidget
 )
 
-func newConditions(t *testing.T, server *fakeserver.Server) *Conditions {
+func newConditions(t *testing.T, server *controllertest.Server) *Conditions {
 	t.Helper()
 	conditions, err := NewConditions(ConditionsConfig{Client: server, FieldManager: "m"})
 	if err != nil {

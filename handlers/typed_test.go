@@ -152,25 +152,17 @@ func TestTyped_ComposesWithFinalizer(t *testing.T) {
 	if err := handler(t.Context(), first); err == nil || len(calls) != 0 {
 		t.Errorf("got the error %v after the calls %q", err, calls)
 	}
-	change := func(change func(*unstructured.Unstructured)) {
-		widget, err := Live(server).Get(t.Context(), widgets, "default", "first")
-		if err != nil {
-			t.Fatal(err)
-		}
-		change(widget)
-		widgets := server.Resource(widgets).Namespace("default")
-		if _, err := widgets.Update(t.Context(), widget, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
+	for _, size := range []any{"big", int64(1)} {
+		widget := server.Get(first)
+		widget.Object["spec"] = map[string]any{"size": size}
+		server.Add(widget)
+		if size != "big" {
+			server.Delete(first)
 		}
 		if err := handler(t.Context(), first); err != nil {
 			t.Error(err)
 		}
 	}
-	change(func(widget *unstructured.Unstructured) { widget.Object["spec"] = map[string]any{"size": "big"} })
-	change(func(widget *unstructured.Unstructured) {
-		widget.Object["spec"] = map[string]any{"size": int64(1)}
-		widget.SetDeletionTimestamp(new(metav1.Now()))
-	})
 	if want := []string{"reconcile big", "cleanup"}; !slices.Equal(calls, want) {
 		t.Errorf("got the calls %q, want %q", calls, want)
 	}

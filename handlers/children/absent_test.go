@@ -128,7 +128,6 @@ func TestReconcile_AbsentObjectsWhileTheDiscoveryFails(t *testing.T) {
 func TestReconcile_NonexistentAbsentObjectsCauseNoRequests(t *testing.T) {
 	server := newFakeServer(newWidget())
 	reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}})
-	server.ClearActions()
 	desired := withAbsent(newConfigMap("a", "x"))
 	if _, err := reconciler.Reconcile(t.Context(), first, newWidget(), desired); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
@@ -43,23 +44,20 @@ func pendingOf(t *testing.T, err error) (names []string) {
 
 // block marks a child on the server as being deleted and adds a finalizer. If the child is already blocked, it removes
 // the child.
-func block(t *testing.T, server *fakeserver.Server, name string) {
+func block(t *testing.T, server *controllertest.Server, name string) {
 	t.Helper()
-	objects := server.Resource(configMaps).Namespace("default")
-	object, err := objects.Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if object.GetDeletionTimestamp() != nil {
-		err = objects.Delete(t.Context(), name, metav1.DeleteOptions{})
-	} else {
-		now := metav1.Now()
-		object.SetDeletionTimestamp(&now)
+	id := dynamiccontroller.ObjectIdentifiers{GVR: configMaps, NamespacedKey: "default/" + name}
+	object := server.Get(id)
+	if object.GetDeletionTimestamp() == nil {
 		object.SetFinalizers([]string{"example.com/backup"})
-		_, err = objects.Update(t.Context(), object, metav1.UpdateOptions{FieldManager: "test"})
-	}
-	if err != nil {
-		t.Fatal(err)
+		server.Add(object)
+		server.Delete(id)
+	} else {
+		object.SetFinalizers(nil)
+		objects := server.Resource(configMaps).Namespace("default")
+		if _, err := objects.Update(t.Context(), object, metav1.UpdateOptions{FieldManager: "test"}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	server.TakeWrites()
 }
@@ -273,7 +271,7 @@ func TestReconcile_CleanUpFindsChildrenInCache(t *testing.T) {
 	}
 	cached.Found = children
 	server.TakeWrites()
-	server.ClearActions()
+	before := len(server.Actions())
 	now := metav1.Now()
 	parent.SetDeletionTimestamp(&now)
 	_, err = reconciler.Reconcile(t.Context(), first, parent, Desired{})
@@ -289,7 +287,7 @@ func TestReconcile_CleanUpFindsChildrenInCache(t *testing.T) {
 	}) {
 		t.Errorf("wrote %q", writes)
 	}
-	if n := len(server.Actions()); n != 3 {
+	if n := len(server.Actions()) - before; n != 3 {
 		t.Errorf("sent %d requests", n)
 	}
 }
@@ -348,9 +346,15 @@ func TestReconcile_DeletesStuckChildrenOnceMore(t *testing.T) {
 			child.SetDeletionTimestamp(&now)
 			child.SetDeletionGracePeriodSeconds(&negative)
 			child.SetFinalizers(test.finalizers)
-			if _, err := server.Resource(namespaces).Update(t.Context(), child, metav1.UpdateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			server.PrependReactor("*", "namespaces", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				list := &unstructured.UnstructuredList{Items: []unstructured.Unstructured{*child}}
+				list.SetAPIVersion("v1")
+				list.SetKind("NamespaceList")
+				return action.GetVerb() == "list", list, nil
+			})
+			server.PrependReactor("*", "namespaces", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				return slices.Contains([]string{"get", "patch"}, action.GetVerb()), child.DeepCopy(), nil
+			})
 			if test.deleted {
 				parent.SetDeletionTimestamp(&now)
 			}

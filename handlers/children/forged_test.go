@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
+	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
 // denyDelete makes the server reject deletions of matching config maps.
-func denyDelete(server *fakeserver.Server, matches func(namespace, name string) bool) {
+func denyDelete(server *controllertest.Server, matches func(namespace, name string) bool) {
 	server.PrependReactor("delete", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		name := action.(clienttesting.DeleteAction).GetName()
 		if !matches(action.GetNamespace(), name) {
@@ -29,7 +29,7 @@ func denyDelete(server *fakeserver.Server, matches func(namespace, name string) 
 
 // createForged creates a copy of a child with a forged mark and stage.
 func createForged(
-	t *testing.T, server *fakeserver.Server, child *unstructured.Unstructured, namespace, stage string,
+	t *testing.T, server *controllertest.Server, child *unstructured.Unstructured, namespace, stage string,
 ) *unstructured.Unstructured {
 	t.Helper()
 	forged := child.DeepCopy()

@@ -15,6 +15,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
 	"github.com/dynamic-controller/engine/handlers"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
@@ -54,7 +55,7 @@ func newReconciler(t testing.TB, config Config) *Reconciler {
 }
 
 // newIdentityServer returns a server for the config maps of an identity. Only the platform can list them.
-func newIdentityServer(platform *fakeserver.Server) *fakeserver.Server {
+func newIdentityServer(platform *controllertest.Server) *controllertest.Server {
 	identity, isPlatform := newFakeServer(), false
 	identity.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return !isPlatform, nil, apierrors.NewForbidden(configMaps.GroupResource(), "", errors.New("test"))
@@ -62,7 +63,8 @@ func newIdentityServer(platform *fakeserver.Server) *fakeserver.Server {
 	platform.PrependReactor("list", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		isPlatform = true
 		defer func() { isPlatform = false }()
-		list, err := identity.Invokes(action, nil)
+		options := action.(clienttesting.ListActionImpl).ListOptions
+		list, err := identity.Resource(configMaps).Namespace(action.GetNamespace()).List(context.Background(), options)
 		return true, list, err
 	})
 	return identity
@@ -110,7 +112,7 @@ func failUnlessRequeued(t testing.TB, err error) {
 }
 
 // getParent reads the first widget from the server.
-func getParent(t testing.TB, server *fakeserver.Server) *unstructured.Unstructured {
+func getParent(t testing.TB, server *controllertest.Server) *unstructured.Unstructured {
 	t.Helper()
 	parent, err := handlers.Live(server).Get(t.Context(), widgets, first.Namespace(), first.Name())
 	if err != nil {
@@ -140,7 +142,7 @@ func (l *listing) Lister(schema.GroupVersionResource) (dynamiccontroller.Lister,
 
 // reconciling is a server with a parent and a Reconciler.
 type reconciling struct {
-	*fakeserver.Server
+	*controllertest.Server
 	reconciler *Reconciler
 	parent     *unstructured.Unstructured
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
+	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
 )
 
 var (
@@ -23,7 +23,7 @@ var (
 )
 
 // reject makes the server reject all requests with a verb for config maps.
-func reject(server *fakeserver.Server, verb string, err error) {
+func reject(server *controllertest.Server, verb string, err error) {
 	server.PrependReactor(verb, "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, err
 	})

@@ -98,9 +98,10 @@ func terminate(t *testing.T, server reconciling, at *metav1.Time) {
 	t.Helper()
 	namespace := newObject("v1", "Namespace", "", "default")
 	namespace.SetDeletionTimestamp(at)
-	if _, err := server.Resource(namespaces).Update(t.Context(), namespace, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
+	if at != nil {
+		namespace.SetFinalizers([]string{"example.com/hold"})
 	}
+	server.Add(namespace)
 }
 
 // The witness and the times of deletions show whether the dependents of a deleted parent were orphaned. If they do not,
@@ -210,13 +211,7 @@ func TestReconcile_DoesNotRepairTheWitnessOfADeletedParent(t *testing.T) {
 		}
 		outdated := server.parent.DeepCopy()
 		if deleted {
-			now := metav1.Now()
-			parent := getParent(t, server.Server)
-			parent.SetDeletionTimestamp(&now)
-			parents := server.Resource(widgets).Namespace("default")
-			if _, err := parents.Update(t.Context(), parent, metav1.UpdateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			server.Delete(first)
 		}
 		restarted := newReconciler(t, Config{Client: server})
 		if _, err := restarted.Reconcile(t.Context(), first, outdated, desired); err != nil {

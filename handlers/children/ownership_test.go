@@ -13,10 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
-func getConfigMap(t *testing.T, server *fakeserver.Server, namespace, name string) *unstructured.Unstructured {
+func getConfigMap(t *testing.T, server *controllertest.Server, namespace, name string) *unstructured.Unstructured {
 	t.Helper()
 	object, err := server.Resource(configMaps).Namespace(namespace).Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -217,7 +218,7 @@ func TestReconcile_WritesAsTheIdentity(t *testing.T) {
 	platform := newFakeServer(newWidget())
 	a, b := newIdentityServer(platform), newFakeServer()
 	reconciler, parent := newReconciler(t, Config{Client: platform}), newWidget()
-	clients := map[string]*fakeserver.Server{"a": a, "b": b}
+	clients := map[string]*controllertest.Server{"a": a, "b": b}
 	reconcile := func(identity string, stage ...*unstructured.Unstructured) {
 		t.Helper()
 		desired := oneStage(stage...)
@@ -225,7 +226,7 @@ func TestReconcile_WritesAsTheIdentity(t *testing.T) {
 		_, err := reconciler.Reconcile(t.Context(), first, parent, desired)
 		failUnlessRequeued(t, err)
 	}
-	want := func(server *fakeserver.Server, want ...string) {
+	want := func(server *controllertest.Server, want ...string) {
 		t.Helper()
 		if writes := server.TakeWrites(); !slices.Equal(writes, want) {
 			t.Errorf("wrote %q, want %q", writes, want)

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
+	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
@@ -44,7 +44,7 @@ type listCounter struct {
 	crossNamespace int // lists of all namespaces
 }
 
-func newListCounter(server *fakeserver.Server) *listCounter {
+func newListCounter(server *controllertest.Server) *listCounter {
 	return &listCounter{Interface: server, lists: map[schema.GroupVersionResource]int{}}
 }
 
@@ -147,7 +147,7 @@ func TestTrust_ForgedInventoryCausesNoWriteLoop(t *testing.T) {
 		forge(parent)
 		forged := strings.TrimPrefix(parent.GetAnnotations()[reconciler.inventoryKey()], "ConfigMap=v1/configmaps:0,")
 		parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): forged})
-		parent.SetResourceVersion(fmt.Sprint(1000 + round))
+		parent.SetResourceVersion(server.Get(server.Add(parent)).GetResourceVersion())
 		server.TakeWrites()
 		for call, limit := range []int{2, 0, 0} { // the first round also writes the child
 			if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("a", "x"))); err != nil {

@@ -1,13 +1,9 @@
-// Package fakeserver is a fake API server for the tests and examples of package handlers.
+// Package fakeserver contains an API server with three types, and caches, for tests and examples of package handlers.
 package fakeserver
 
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"strconv"
-	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -16,14 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/managedfields"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/fake"
-	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
 )
 
 // Types that the server serves.
@@ -33,116 +25,25 @@ var (
 	Namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 )
 
-var kinds = map[schema.GroupVersionResource]string{
-	Widgets: "Widget", ConfigMaps: "ConfigMap", Namespaces: "Namespace",
-}
-
 // First identifies the object that NewWidget returns.
 var First = dynamiccontroller.ObjectIdentifiers{GVR: Widgets, NamespacedKey: "default/first"}
 
-// Server is client-go's fake client, extended with UIDs, resourceVersions and server-side apply. It does not check
-// preconditions. Conflicts are tested against a real API server in test/integration.
-type Server struct {
-	*fake.FakeDynamicClient
-
-	mu          sync.Mutex // guards the fields below
-	writes      []string   // each with verb, resource and name
-	lastVersion int
-}
-
-var _ dynamic.Interface = &Server{}
-
-// New returns a server with the given objects.
-func New(objects ...*unstructured.Unstructured) *Server {
-	scheme := runtime.NewScheme()
-	lists := map[schema.GroupVersionResource]string{}
-	for gvr, kind := range kinds {
-		scheme.AddKnownTypeWithName(gvr.GroupVersion().WithKind(kind), &unstructured.Unstructured{})
-		lists[gvr] = kind + "List"
-	}
-	server := &Server{FakeDynamicClient: fake.NewSimpleDynamicClientWithCustomListKinds(scheme, lists)}
-	tracker := clienttesting.NewFieldManagedObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder(),
-		managedfields.NewDeducedTypeConverter())
-	react := clienttesting.ObjectReaction(tracker)
-	server.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		handled, object, err := react(action)
-		setKind(object, action.GetResource())
-		if err != nil || !isWrite(action) {
-			return handled, object, err
-		}
-		return handled, server.record(tracker, action, object), nil
-	})
+// New returns a server that serves these types, with the given objects. It adds a finalizer to objects that are being
+// deleted and have none, because the server would not keep them.
+func New(objects ...*unstructured.Unstructured) *controllertest.Server {
+	server := controllertest.NewServer(
+		controllertest.Type{GVR: Widgets, Kind: "Widget"},
+		controllertest.Type{GVR: ConfigMaps, Kind: "ConfigMap"},
+		controllertest.Type{GVR: Namespaces, Kind: "Namespace", ClusterScoped: true},
+	)
 	for _, object := range objects {
-		gvr, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
-		if err := tracker.Create(gvr, object, object.GetNamespace()); err != nil {
-			panic(err)
+		if object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 {
+			object = object.DeepCopy()
+			object.SetFinalizers([]string{"example.com/hold"})
 		}
+		server.Add(object)
 	}
 	return server
-}
-
-// setKind restores the kind of an object, or of the items of a list. All types of the scheme have the same Go type, so
-// a conversion sets an arbitrary kind of the group version.
-func setKind(object runtime.Object, gvr schema.GroupVersionResource) {
-	gvk := gvr.GroupVersion().WithKind(kinds[gvr])
-	switch object := object.(type) {
-	case *unstructured.Unstructured:
-		object.SetGroupVersionKind(gvk)
-	case *unstructured.UnstructuredList:
-		for i := range object.Items {
-			object.Items[i].SetGroupVersionKind(gvk)
-		}
-	}
-}
-
-func isWrite(action clienttesting.Action) bool {
-	return slices.Contains([]string{"create", "update", "patch", "delete"}, action.GetVerb())
-}
-
-// record records a write and sets the metadata that an API server would set.
-func (s *Server) record(
-	tracker clienttesting.ObjectTracker, action clienttesting.Action, written runtime.Object,
-) runtime.Object {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lastVersion++
-	name := ""
-	object, ok := written.(*unstructured.Unstructured)
-	if ok {
-		name = object.GetName()
-	} else if named, ok := action.(interface{ GetName() string }); ok {
-		name = named.GetName()
-	}
-	verb := action.GetVerb()
-	if patch, ok := action.(clienttesting.PatchAction); ok && patch.GetPatchType() == types.ApplyPatchType {
-		verb = "apply"
-	}
-	if subresource := action.GetSubresource(); subresource != "" {
-		verb += " " + subresource + " of"
-	}
-	s.writes = append(s.writes, verb+" "+action.GetResource().Resource+" "+name)
-	if !ok {
-		return written
-	}
-	object = object.DeepCopy()
-	object.SetResourceVersion(strconv.Itoa(s.lastVersion))
-	if object.GetUID() == "" {
-		object.SetUID(types.UID(fmt.Sprintf("uid-%d", s.lastVersion)))
-	}
-	options := metav1.UpdateOptions{FieldManager: "fakeserver"}
-	if err := tracker.Update(action.GetResource(), object, action.GetNamespace(), options); err != nil {
-		panic(err)
-	}
-	return object
-}
-
-// TakeWrites returns the writes since the last call, such as "apply configmaps a".
-func (s *Server) TakeWrites() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	writes := s.writes
-	s.writes = nil
-	return writes
 }
 
 // Cache is a reader that returns fixed objects by name. It simulates a cache that lags behind the server.
@@ -171,13 +72,7 @@ func (Cache) Lister(schema.GroupVersionResource) (dynamiccontroller.Lister, erro
 }
 
 // NewMapper returns a mapper for the types of the server.
-func NewMapper() meta.RESTMapper {
-	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{Widgets.GroupVersion(), ConfigMaps.GroupVersion()})
-	mapper.Add(Widgets.GroupVersion().WithKind("Widget"), meta.RESTScopeNamespace)
-	mapper.Add(ConfigMaps.GroupVersion().WithKind("ConfigMap"), meta.RESTScopeNamespace)
-	mapper.Add(Namespaces.GroupVersion().WithKind("Namespace"), meta.RESTScopeRoot)
-	return mapper
-}
+func NewMapper() meta.RESTMapper { return New().RESTMapper() }
 
 // NewObject returns an object. If namespace is empty, the object has no namespace field.
 func NewObject(apiVersion, kind, namespace, name string) *unstructured.Unstructured {
@@ -189,11 +84,11 @@ func NewObject(apiVersion, kind, namespace, name string) *unstructured.Unstructu
 	return object
 }
 
-// NewWidget returns the widget default/first.
+// NewWidget returns the widget default/first. Its resourceVersion is that of the first object of a server.
 func NewWidget() *unstructured.Unstructured {
 	widget := NewObject("example.com/v1", "Widget", First.Namespace(), First.Name())
 	widget.SetUID("widget-uid")
-	widget.SetResourceVersion("1")
+	widget.SetResourceVersion("2")
 	widget.SetGeneration(1)
 	widget.Object["spec"] = map[string]any{"size": "big"}
 	return widget
