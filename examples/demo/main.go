@@ -21,7 +21,7 @@ import (
 
 // The maximum duration of the demonstration, which is longer for deployed replicas because of their longer lease.
 const (
-	maxDuration         = 50 * time.Second
+	maxDuration         = 2 * time.Minute
 	maxDurationDeployed = 5 * time.Minute
 )
 

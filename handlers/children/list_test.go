@@ -104,7 +104,7 @@ func TestListKind_AllSourcesFindTheSameChildren(t *testing.T) {
 			found += len(children)
 		}
 	})
-	if found == 0 {
+	if found == 0 && !testing.Short() { // then, there are too few objects
 		t.Error("no object was a child")
 	}
 }
