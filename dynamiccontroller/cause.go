@@ -114,13 +114,20 @@ func (c Cause) Object() (id ObjectIdentifiers, ok bool) {
 func (c Cause) Others() int { return int(c.others) }
 
 // String returns a text such as "event, secondary_event of configmaps.v1 default/a and 3 others, retry 2".
-func (c Cause) String() string {
+func (c Cause) String() string { return c.text(ObjectIdentifiers.String) }
+
+// logText is like String, without the name of the other object, which readers of the log may not be allowed to know.
+func (c Cause) logText() string {
+	return c.text(func(id ObjectIdentifiers) string { return nameOf(id.GVR) })
+}
+
+func (c Cause) text(name func(ObjectIdentifiers) string) string {
 	var parts []string
 	for kind := range c.Kinds() {
 		part := kind.String()
 		switch {
 		case kind == CauseSecondaryEvent && c.object != nil:
-			part += " of " + c.object.String()
+			part += " of " + name(*c.object)
 			if c.others > 0 {
 				part += fmt.Sprintf(" and %d others", c.others)
 			}

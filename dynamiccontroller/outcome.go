@@ -29,7 +29,7 @@ func (r *registration) reconcile(in *run, id ObjectIdentifiers, wait fairqueue.W
 	}
 	log := r.log.WithValues(keyObject, id.NamespacedKey)
 	if log.V(1).Enabled() {
-		log = log.WithValues(keyCause, made.cause.String())
+		log = log.WithValues(keyCause, made.cause.logText())
 	}
 	got := goexitResult
 	// The outcome is settled in a deferred function, because the handler can call runtime.Goexit.

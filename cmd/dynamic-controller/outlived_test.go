@@ -56,7 +56,8 @@ func TestOutlived_ChildrenOfInstancesThatNoLongerExistAreReported(t *testing.T) 
 		t.Fatal(err)
 	}
 	p.wantMetrics("dynamiccontroller_outliving_children 2\n")
-	if lines := p.logged(found); len(lines) != 2 || lines[1].Objects != "ClusterRole "+role+"-later" {
+	p.waitLog(line{Msg: found.Msg, Objects: "ClusterRole " + role + "-later"})
+	if lines := p.logged(found); len(lines) != 2 {
 		t.Errorf("got the log lines %+v", lines)
 	}
 	a.change(kept, `{"metadata":{"labels":{"platform.example.com/parent":null}}}`)
