@@ -191,10 +191,10 @@ test: controlplane ## run the tests; those of the library with the race detector
 	@$(foreach m,$(CLUSTER_MODULES),cd $(CURDIR)/$(m) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(call unit_packages,$(m)) &&) :
 	@echo "[2/$(TEST_PARTS)] packages that run control planes"
 	@run() { (cd $$1 && shift && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -p 1 -timeout 45m "$$@"); }; \
-	{ run test $(ENGINE_PACKAGE) $(call other_cluster_packages,test) && \
-		run examples $(call cluster_packages,examples); } & others=$$!; \
-	run $(PLATFORM_MODULE) $(call cluster_packages,$(PLATFORM_MODULE)); \
-	platform=$$?; wait $$others && exit $$platform
+	run test $(ENGINE_PACKAGE) $(call other_cluster_packages,test) & engine=$$!; \
+	run $(PLATFORM_MODULE) $(call cluster_packages,$(PLATFORM_MODULE)); platform=$$?; \
+	run examples $(call cluster_packages,examples); examples=$$?; \
+	wait $$engine && test $$platform = 0 && test $$examples = 0
 	@echo "[3/$(TEST_PARTS)] $(CONTROLPLANE_MODULE)"
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(CONTROLPLANE_TAGS) ./...
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags external -run External ./...
