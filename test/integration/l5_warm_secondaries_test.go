@@ -29,9 +29,13 @@ func TestL5_PromotionSendsNoListOrWatchRequests(t *testing.T) {
 	c := w.through(h).controller(dynamiccontroller.Config{Workers: 1})
 	watches := h.start(c.RunWatches)
 	var order []string // object names in the order of the calls; no lock is needed, because there is only one worker
-	hold := make(chan struct{})
+	first, hold := make(chan string, 1), make(chan struct{})
 	calls := newRecorder(t, func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 		order = append(order, id.Name())
+		select {
+		case first <- id.Name():
+		default:
+		}
 		<-hold
 		return nil
 	})
@@ -58,9 +62,13 @@ func TestL5_PromotionSendsNoListOrWatchRequests(t *testing.T) {
 		return send(r)
 	})
 	stop := h.run(c)
-	calls.waitForTotal(1) // the only worker is now blocked
-	h.apply(child, "live", 0, h.owned(h.id(parents[0], "p29")))
-	h.apply(child, "live-2", 0, h.owned(h.id(parents[1], "p29")))
+	calls.waitForTotal(1)
+	changed := "p29"
+	if <-first == changed { // the only worker is now blocked by this object, which can be any
+		changed = "p28"
+	}
+	h.apply(child, "live", 0, h.owned(h.id(parents[0], changed)))
+	h.apply(child, "live-2", 0, h.owned(h.id(parents[1], changed)))
 	h.eventually("both events are queued", func() error {
 		live := 0
 		for _, s := range c.Status() {
@@ -82,7 +90,7 @@ func TestL5_PromotionSendsNoListOrWatchRequests(t *testing.T) {
 			t.Errorf("got %d calls for %s, want 1", n, id)
 		}
 	}
-	if order[1] != "p29" || order[2] != "p29" {
+	if order[1] != changed || order[2] != changed {
 		t.Errorf("the objects with new events were not reconciled first: %v", order[:4])
 	}
 	h.noError(watches())
