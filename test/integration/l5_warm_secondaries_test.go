@@ -4,11 +4,20 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
+
+// otherThan returns the name of an object with another name.
+func otherThan(name string) string {
+	if name == "p29" {
+		return "p28"
+	}
+	return "p29"
+}
 
 // A standby keeps the caches of served and owned types up to date. After the standby is promoted, it reconciles each
 // object once, starting with objects that have new events.
@@ -30,12 +39,10 @@ func TestL5_PromotionSendsNoListOrWatchRequests(t *testing.T) {
 	watches := h.start(c.RunWatches)
 	var order []string // object names in the order of the calls; no lock is needed, because there is only one worker
 	first, hold := make(chan string, 1), make(chan struct{})
+	var once sync.Once
 	calls := newRecorder(t, func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 		order = append(order, id.Name())
-		select {
-		case first <- id.Name():
-		default:
-		}
+		once.Do(func() { first <- id.Name() })
 		<-hold
 		return nil
 	})
@@ -63,10 +70,7 @@ func TestL5_PromotionSendsNoListOrWatchRequests(t *testing.T) {
 	})
 	stop := h.run(c)
 	calls.waitForTotal(1)
-	changed := "p29"
-	if <-first == changed { // the only worker is now blocked by this object, which can be any
-		changed = "p28"
-	}
+	changed := otherThan(<-first) // the only worker is now blocked by this object, which can be any
 	h.apply(child, "live", 0, h.owned(h.id(parents[0], changed)))
 	h.apply(child, "live-2", 0, h.owned(h.id(parents[1], changed)))
 	h.eventually("both events are queued", func() error {
