@@ -16,7 +16,7 @@ const (
 	catchUpInterval = 5 * time.Millisecond
 )
 
-// catchUp waits until the caches of a shard contain the last writes of its previous leader, which ctx carries.
+// catchUp waits until the caches of a run contain the last writes of the previous leader, which ctx carries.
 // Otherwise, a handler could repeat a write, because it reads the state before it. Caches that have not synced are not
 // waited for. Their first list contains these writes, unless an API server answers it from a cache that is behind.
 func (c *DynamicController) catchUp(ctx context.Context, scope shards.Shard) {
@@ -40,8 +40,8 @@ func (c *DynamicController) catchUp(ctx context.Context, scope shards.Shard) {
 	}
 }
 
-// subscriptionsTo returns the subscriptions of a shard, and of standalone watches, to resources that were written. The
-// value of each is the version that its cache must contain.
+// subscriptionsTo returns the subscriptions of the types in the scope, and of standalone watches, to resources that
+// were written. The value of each is the version that its cache must contain.
 func (c *DynamicController) subscriptionsTo(
 	scope shards.Shard, writes lastwrites.Versions,
 ) map[*typewatch.Subscription]uint64 {

@@ -173,7 +173,7 @@
 //   - H1: A type, and with it each of its objects, belongs to one shard. The shard depends on the type's group and
 //     resource and on the number of shards only. Current runs have the same number of shards and serve different ones.
 //   - H5: Each run reconciles each object of its shard once, and D1 holds from then on. L5 holds for a shard that
-//     RunWatches keeps warm.
+//     RunWatches keeps warm. L6 of package replica holds for the first calls.
 //   - H8: [WithBucketLabel] only narrows a watch. An event reconciles objects of the type that declares the watch,
 //     whatever the label of the object contains, and objects without the label are always received.
 //   - H9: Only types of shards that are led or kept warm are watched. A watch that several types share runs as long as

@@ -66,7 +66,8 @@
 //   - L3: Per-replica runnables start once per process, regardless of leadership.
 //   - L4: A term leaves nothing behind once it is over and its runnables have returned.
 //   - L6: When a leader has released the lease, the engine of the next one calls handlers after its caches contain the
-//     last writes of the previous leader, except in the cases below. (L5 is a promise of the engine.)
+//     last writes of the previous leader, except in the cases below. For that, a write that was sent before the context
+//     of its runnable was cancelled has a quarter of a second to complete. (L5 is a promise of the engine.)
 //
 // # Shards
 //

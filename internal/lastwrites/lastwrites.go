@@ -1,6 +1,6 @@
-// Package lastwrites passes the newest versions that the leader of a shard has written to the next leader, so that the
-// next leader can wait until its caches contain them. It is used by package replica, which does not depend on the
-// engine, and by the engine.
+// Package lastwrites passes the newest versions that a leader has written to the next leader, so that the next leader
+// can wait until its caches contain them. It is used by package replica, which does not depend on the engine, and by
+// the engine.
 package lastwrites
 
 import (
