@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
@@ -247,6 +248,30 @@ func TestApplyCache_PollIntervalGrowsWithTheWait(t *testing.T) {
 		cache.waitStarted = time.Time{}
 		if interval := cache.pollInterval(); interval != minPollInterval {
 			t.Errorf("got %s for the next wait", interval)
+		}
+	})
+}
+
+// The limits outlast the object, so that others cannot lift them by deleting it. Everything else is forgotten.
+func TestChildEntry_ResetKeepsOnlyTheLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		last := recreation{hash: "a", deleted: time.Now()}
+		entry := childEntry{
+			known: true, applied: lastApply{hash: "a"}, futile: "a", recreation: last, judgement: judgement{hash: "a"},
+			kept: othersPaths{existing: make([]fieldpath.Path, 1)}, earlier: othersPaths{existing: make([]fieldpath.Path, 1)},
+		}
+		for range 5 {
+			entry.fights.corrections().Allow()
+			entry.fights.creations().Allow()
+		}
+		entry.reset()
+		if entry.fights.corrections().wait() == 0 || entry.fights.creations().wait() == 0 ||
+			entry.recreation != last || entry.judgement.hash != "a" {
+			t.Errorf("the limits are lost: %+v", entry)
+		}
+		if entry.known || entry.applied.hash != "" || entry.futile != "" || entry.kept.existing != nil ||
+			entry.earlier.existing != nil {
+			t.Errorf("the object is not forgotten: %+v", entry)
 		}
 	})
 }
