@@ -1,0 +1,66 @@
+package children
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// overwriteData changes a config map as another client does.
+func (s reconciling) overwriteData(t *testing.T, name string) {
+	t.Helper()
+	_, err := s.Resource(configMaps).Namespace("default").Patch(t.Context(), name, types.MergePatchType,
+		[]byte(`{"data":{"key":"drift"}}`), metav1.PatchOptions{FieldManager: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// If several children drift, the parent is reconciled again when the first of them can be corrected.
+func TestReconcile_RequeuesForTheFirstDriftingChild(t *testing.T) {
+	a, b := newConfigMap("a", "x"), newConfigMap("b", "x")
+	for name, desired := range map[string]Desired{"in order": oneStage(a, b), "reversed": oneStage(b, a)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newReconciling(t, newWidget())
+				reconcile := func() (Result, time.Duration) {
+					result, err := s.reconciler.Reconcile(t.Context(), first, s.parent, desired)
+					failUnlessRequeued(t, err)
+					delay, _ := dynamiccontroller.RequeueDelay(err)
+					return result, delay
+				}
+				reconcile()
+				for _, child := range []string{"a", "b"} {
+					time.Sleep(4 * time.Second)
+					for range 5 {
+						s.overwriteData(t, child)
+						reconcile()
+					}
+				}
+				s.overwriteData(t, "a")
+				s.overwriteData(t, "b")
+				s.TakeWrites()
+				result, delay := reconcile()
+				for _, child := range result.Children {
+					if child.Outcome != Drifting || child.Reason != ReasonChangedByOthers || child.Manager != "other" {
+						t.Errorf("%s: got %s %s by %s", child.NamespacedKey, child.Outcome, child.Reason, child.Manager)
+					}
+				}
+				if delay.Round(time.Millisecond) != 6*time.Second {
+					t.Errorf("requeued after %s, want 6s", delay)
+				}
+				time.Sleep(delay + time.Millisecond)
+				reconcile()
+				if writes := s.TakeWrites(); !slices.Equal(writes, []string{"apply configmaps a"}) {
+					t.Errorf("wrote %q", writes)
+				}
+			})
+		})
+	}
+}
