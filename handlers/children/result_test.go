@@ -64,3 +64,33 @@ func TestReconcile_RequeuesForTheFirstDriftingChild(t *testing.T) {
 		})
 	}
 }
+
+func TestChild_BlocksLaterStages(t *testing.T) {
+	for name, test := range map[string]struct {
+		outcome Outcome
+		reason  string
+		exists  bool
+		want    bool
+	}{
+		"a created child":                         {Created, "", true, false},
+		"an applied child":                        {Applied, "", true, false},
+		"an unchanged child":                      {Unchanged, ReasonStoredDifferently, true, false},
+		"a child that is changed again and again": {Drifting, ReasonChangedByOthers, true, false},
+		"a child that is deleted again and again": {Drifting, ReasonDeletedByOthers, false, true},
+		"a refused child that exists":             {Refused, ReasonInvalid, true, false},
+		"a refused child that does not exist":     {Refused, ReasonInvalid, false, true},
+		"a child that does not fit":               {Refused, ReasonInventoryFull, false, false},
+		"a child that is being deleted":           {Waiting, ReasonBeingDeleted, true, true},
+		"an object of another owner":              {Conflict, ReasonNotOwned, false, true},
+		"a failed request for an existing child":  {Failed, ReasonRequestFailed, true, true},
+		"a failed request for a child to create":  {Failed, ReasonRequestFailed, false, true},
+	} {
+		d := child{result: ChildResult{Outcome: test.outcome, Reason: test.reason}}
+		if test.exists {
+			d.result.Object = newConfigMap("a", "x")
+		}
+		if got := d.blocks(); got != test.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+}
