@@ -39,6 +39,25 @@ func TestRetry_NonPositiveDelaysAreRaisedToTheMinimum(t *testing.T) {
 	}
 }
 
+// A rate limiter that panics must not cause retries in quick succession.
+func TestRetry_PanickingRateLimiterCausesTheMaximumDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := retryEverySecond(-1)
+		config.MaxRetryDelay = time.Minute
+		w := newFixture(t, 1, config)
+		stop := w.run()
+		c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return errOnPurpose })
+		w.serve(w.types[0], c.handle, dynamiccontroller.WithRateLimiter(badLimiter{}))
+		w.put(w.types[0], "a")
+		time.Sleep(10*time.Minute + time.Second)
+		synctest.Wait()
+		if n := len(c.at["a"]); n != 11 {
+			t.Errorf("%d calls in 10 minutes, want 11: the first one and one retry per minute", n)
+		}
+		stop()
+	})
+}
+
 // If a handler from an earlier registration fails late, the object is not retried, and the later registration does not
 // count the failure.
 func TestRetry_LateFailureDoesNotCountAgainstALaterRegistration(t *testing.T) {
