@@ -144,7 +144,7 @@ func (q *Queue[T, K, N, V]) dropDelaysLocked() {
 		g := q.delays[len(q.delays)-1]
 		it := g.delays[len(g.delays)-1]
 		q.endDelayLocked(g, it)
-		if !it.queued && !it.running() {
+		if !it.queued && !it.held() {
 			q.dropItemLocked(g, it)
 		}
 	}

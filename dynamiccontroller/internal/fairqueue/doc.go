@@ -75,6 +75,12 @@
 // next time. A delay has the cause for which it was set. If the item is handed out earlier, which cancels the delay,
 // the cause of the delay is one of its causes. Dropping an item or a delay drops its cause.
 //
+// # Settling
+//
+// An item that was processed can wait for something before it may be handed out again. [Queue.Settle] gives back its
+// place, so that it counts toward no limit, and [Queue.Done] ends the wait. In between, additions, delays and causes
+// merge, as while an item is running.
+//
 // # Stopping a group
 //
 // A group can be stopped and started. A stopped group rejects items. This does not affect other groups, and no worker

@@ -14,7 +14,7 @@ type flow[T, K, N comparable, V any] struct {
 	name       string
 	live       list[*item[T, K, N, V]]
 	background backlog[T, K, N, V]
-	items      int // items that are waiting, delayed or running
+	items      int // items that are waiting, delayed, running or settling
 	running    int
 	liveTurns  int // items taken from the live lane since the last one from the background lane
 	// turns are the flow's places in the rings of its group, by lane.
@@ -208,7 +208,7 @@ func (q *Queue[T, K, N, V]) setFlowsLocked(g *group[T, K, N, V], of func([]N) []
 		if it.flow.set != next { // neither in the live nor in the background lane
 			it.flow = next.enter(assigned[name])
 		}
-		if it.running() {
+		if it.held() && it.hold != settling {
 			it.flow.running++
 		}
 	}

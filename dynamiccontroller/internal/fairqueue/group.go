@@ -19,7 +19,8 @@ type Group[T, K, N comparable, V any] struct {
 type Stats struct {
 	Live, Background int           // items waiting in each lane
 	Delayed          int           // delayed items, including those that are also waiting or running
-	Running          int           // items for which Done has not been called, even if they were handed out before Open
+	Running          int           // items for which neither Settle nor Done was called, also from before Open
+	Settling         int           // items for which Settle was called, but not Done, also from before Open
 	Oldest           time.Duration // how long the first item of either lane has been waiting, whichever is longer
 }
 
@@ -46,7 +47,7 @@ func (h Group[T, K, N, V]) Close() {
 	h.change(func(g *group[T, K, N, V]) {
 		g.opening = nil
 		h.q.clearLocked(g)
-		if g.runningLocked() == 0 {
+		if !g.holdsLocked() {
 			delete(h.q.groups, g.key)
 		}
 	})
@@ -90,9 +91,9 @@ func (h Group[T, K, N, V]) Pause() { h.change(func(*group[T, K, N, V]) { h.openi
 // Resume ends a pause.
 func (h Group[T, K, N, V]) Resume() { h.change(func(*group[T, K, N, V]) { h.opening.paused = false }) }
 
-// Stop makes the group reject new items until Start is called, and drops its items that are not running. Stop returns
-// the names of the dropped items and of any running items that were added again, but omits items that were only added
-// to the background lane.
+// Stop makes the group reject new items until Start is called, and drops its items that are neither running nor
+// settling. Stop returns the names of the dropped items and of any others that were added again, but omits items that
+// were only added to the background lane.
 //
 // Items that were handed out through the handle and are still running are left over. They are not handed out again
 // until Done is called for them, and they count toward the limit of concurrency. They do not reduce the group's share
@@ -108,7 +109,7 @@ func (h Group[T, K, N, V]) Stop() (dropped []N) {
 	for _, it := range slices.Collect(g.running.all()) {
 		if it.isOf(h.opening) {
 			g.running.remove(&it.element)
-			it.left = true
+			it.hold = left
 			g.left.pushBack(&it.element)
 		}
 	}
@@ -157,8 +158,8 @@ func (h Group[T, K, N, V]) rejectsLocked() bool {
 
 // Add adds items to a lane. It returns false if the handle is no longer valid, or the group or the queue is stopped.
 //
-// A running item is handed out again after Done. Adding a delayed item to the live lane cancels the delay, unless
-// Options.KeepDelays is set.
+// A running or settling item is handed out again after Done. Adding a delayed item to the live lane cancels the delay,
+// unless Options.KeepDelays is set.
 func (h Group[T, K, N, V]) Add(lane Lane, names ...N) bool {
 	flowNames := h.lockAndFlow(names)
 	defer h.q.mu.Unlock()
@@ -209,7 +210,7 @@ func (h Group[T, K, N, V]) CancelDelay(name N) {
 		return
 	}
 	h.q.endDelayLocked(g, it)
-	if !it.queued && !it.running() {
+	if !it.queued && !it.held() {
 		h.q.dropItemLocked(g, it)
 	}
 }
@@ -238,7 +239,7 @@ func (h Group[T, K, N, V]) limiter() workqueue.TypedRateLimiter[T] {
 	return h.opening.options.Limiter
 }
 
-// Has reports whether the group's item with this name is waiting, delayed or running.
+// Has reports whether the group's item with this name is waiting, delayed, running or settling.
 func (h Group[T, K, N, V]) Has(name N) bool {
 	h.q.mu.Lock()
 	defer h.q.mu.Unlock()
@@ -255,7 +256,7 @@ func (h Group[T, K, N, V]) Stats() (s Stats) {
 	g, now := h.opening.g, h.q.now()
 	return Stats{
 		Live: g.waiting[Live], Background: g.waiting[Background],
-		Delayed: len(g.delays), Running: g.runningLocked(), Oldest: now - g.flows.oldest(now),
+		Delayed: len(g.delays), Running: g.runningLocked(), Settling: g.settling.len, Oldest: now - g.flows.oldest(now),
 	}
 }
 
@@ -270,7 +271,7 @@ type opening[T, K, N comparable, V any] struct {
 	returned bool // whether Done has been called for an item since Open or Start
 }
 
-// group is the queue's state for one group key. A closed group is kept while items are running.
+// group is the queue's state for one group key. A closed group is kept while items are running or settling.
 type group[T, K, N comparable, V any] struct {
 	element[*group[T, K, N, V]] // in the ring
 	delay                       // the earliest of the delays below
@@ -285,6 +286,7 @@ type group[T, K, N comparable, V any] struct {
 	waiting  [2]int                     // items by lane
 	running  list[*item[T, K, N, V]]    // oldest first
 	left     list[*item[T, K, N, V]]    // items that were running when Stop was called, and still are
+	settling list[*item[T, K, N, V]]    // items for which Settle was called, and Done was not
 	delays   delayHeap[*item[T, K, N, V]]
 
 	credit    int // items left in the current turn
@@ -295,33 +297,50 @@ func (g *group[T, K, N, V]) waitingLocked() int { return g.waiting[Live] + g.wai
 
 func (g *group[T, K, N, V]) runningLocked() int { return g.running.len + g.left.len }
 
-// runningOf returns the list that contains a running item.
-func (g *group[T, K, N, V]) runningOf(it *item[T, K, N, V]) *list[*item[T, K, N, V]] {
-	if it.left {
+// holdsLocked reports whether items are running or settling.
+func (g *group[T, K, N, V]) holdsLocked() bool { return g.runningLocked()+g.settling.len > 0 }
+
+// listOf returns the list that contains a held item.
+func (g *group[T, K, N, V]) listOf(it *item[T, K, N, V]) *list[*item[T, K, N, V]] {
+	switch it.hold {
+	case left:
 		return &g.left
+	case settling:
+		return &g.settling
+	default:
+		return &g.running
 	}
-	return &g.running
 }
 
-// item is the state of an item that is waiting, delayed or running. A waiting or running item can also be delayed.
+// item is the state of an item that is waiting, delayed, running or settling. It can be delayed in all of these states.
 type item[T, K, N comparable, V any] struct {
-	element[*item[T, K, N, V]] // in the live lane or in a list of running items
+	element[*item[T, K, N, V]] // in the live lane or in a list of running or settling items
 	delay
 
 	name    N // not set in a shared item
 	flow    *flow[T, K, N, V]
 	since   time.Duration // when the item started to wait or to run
-	opening uint32        // number of the group's opening when the item was handed out; 0 if the item is not running
+	opening uint32        // number of the group's opening when the item was handed out; 0 if the item is not held
 	queued  bool          // the item is in its lane, or Done will add it to the lane
 	shared  bool          // the struct represents several items; see backlog
-	left    bool          // the item was running when Stop was called, and still is
+	hold    hold          // how the item is held
 	lane    Lane
-	cause   Cause[T] // why the item is waiting or, if it is running, why it will wait again
+	cause   Cause[T] // why the item is waiting or, if it is held, why it will wait again
 }
 
-func (it *item[T, K, N, V]) running() bool { return it.opening != 0 }
+// hold is how an item is held, from when it is handed out until Done is called.
+type hold uint8
 
-// isOf reports whether the item is running and was handed out during the opening, which can be nil.
+const (
+	running  hold = iota
+	left          // Stop was called while the item was running
+	settling      // Settle was called
+)
+
+// held reports whether the item is running or settling: it is not handed out until Done is called.
+func (it *item[T, K, N, V]) held() bool { return it.opening != 0 }
+
+// isOf reports whether the item is held and was handed out during the opening, which can be nil.
 func (it *item[T, K, N, V]) isOf(s *opening[T, K, N, V]) bool {
 	return s != nil && it.opening == s.number
 }
@@ -335,13 +354,15 @@ func (q *Queue[T, K, N, V]) clearLocked(g *group[T, K, N, V]) {
 	g.delays = nil
 	q.updateDelayLocked(g)
 
-	g.peak = g.runningLocked()
+	g.peak = g.runningLocked() + g.settling.len
 	g.items = make(map[N]*item[T, K, N, V], g.peak)
-	for _, running := range []*list[*item[T, K, N, V]]{&g.running, &g.left} {
-		for it := range running.all() {
+	for _, held := range []*list[*item[T, K, N, V]]{&g.running, &g.left, &g.settling} {
+		for it := range held.all() {
 			it.queued, it.delay, it.cause = false, delay{}, Cause[T]{}
 			it.flow = g.flows.enter(it.flow.name)
-			it.flow.running++
+			if it.hold != settling {
+				it.flow.running++
+			}
 			g.items[it.name] = it
 		}
 	}

@@ -31,7 +31,7 @@ func (q *Queue[T, K, N, V]) addLocked(
 	}
 	moves := it.queued
 	it.queued, it.lane = true, lane
-	if it.running() { // Done will add it to the lane
+	if it.held() { // Done will add it to the lane
 		return
 	}
 	if moves {
@@ -73,7 +73,7 @@ func (g *group[T, K, N, V]) leaveBackgroundLocked(f *flow[T, K, N, V]) {
 // shares the given item.
 func (g *group[T, K, N, V]) waitsIn(shared *item[T, K, N, V], name N) bool {
 	it := g.items[name]
-	return it != nil && it.queued && it.lane == Background && !it.running() && it.since == shared.since
+	return it != nil && it.queued && it.lane == Background && !it.held() && it.since == shared.since
 }
 
 // backlog is the background lane of a flow. It is kept small because an initial list adds every object of a type to it.

@@ -26,6 +26,7 @@ func (m *model) now() time.Time {
 
 type modelRun struct {
 	left    bool // the group was stopped while the item was running
+	settles bool // the item does not count as running
 	opening int
 	began   time.Time
 }
@@ -78,7 +79,7 @@ func (m *model) runs(group string) (n int, oldest time.Time, left int) {
 	oldest = time.Now()
 	for item, run := range m.running {
 		switch {
-		case groupOf(item) != group:
+		case groupOf(item) != group || run.settles:
 		case run.left:
 			left++
 		default:
@@ -128,8 +129,8 @@ func (m *model) placeFlows(group string) {
 		for _, item := range items {
 			flow := g.flowOf(item)
 			running := 0
-			for other := range m.running {
-				if groupOf(other) == group && g.flowOf(other) == flow {
+			for other, run := range m.running {
+				if groupOf(other) == group && !run.settles && g.flowOf(other) == flow {
 					running++
 				}
 			}
@@ -299,6 +300,18 @@ func (m *model) tick() {
 	}
 }
 
+func (m *model) settle(item string) bool {
+	run, running := m.running[item]
+	g := m.groups[groupOf(item)]
+	if !running || run.left || run.settles || !g.open || run.opening != g.opening {
+		return false
+	}
+	g.returned, run.settles = true, true
+	m.running[item] = run
+	m.place(groupOf(item))
+	return true
+}
+
 func (m *model) done(item string) {
 	run, running := m.running[item]
 	if !running {
@@ -306,7 +319,7 @@ func (m *model) done(item string) {
 	}
 	delete(m.running, item)
 	g := m.groups[groupOf(item)]
-	g.returned = g.returned || run.opening == g.opening
+	g.returned = g.returned || run.opening == g.opening && !run.settles
 	if lane, again := g.again[item]; again {
 		delete(g.again, item)
 		m.push(item, lane)
@@ -348,7 +361,7 @@ func (m *model) clear(name string) {
 func (m *model) stop(name string, opening int) (dropped []string) {
 	g := m.groups[name]
 	for item, run := range m.running {
-		if groupOf(item) == name && run.opening == opening {
+		if groupOf(item) == name && run.opening == opening && !run.settles {
 			run.left = true
 			m.running[item] = run
 		}
@@ -376,6 +389,11 @@ func (m *model) stats(name string) Stats {
 	}
 	n, _, left := m.runs(name)
 	s := Stats{Live: len(g.lanes[Live]), Background: len(g.lanes[Background]), Delayed: len(g.due), Running: n + left}
+	for item, run := range m.running {
+		if groupOf(item) == name && run.settles {
+			s.Settling++
+		}
+	}
 	for _, items := range g.lanes {
 		if len(items) > 0 {
 			s.Oldest = max(s.Oldest, time.Since(g.since[items[0]]))

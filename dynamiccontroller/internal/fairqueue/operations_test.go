@@ -165,7 +165,7 @@ func (p *pair) checkFlowsLocked(t *rapid.T, name string, g *group[string, string
 	want, running := map[string]int{}, map[string]int{}
 	for item := range p.m.all(name) {
 		want[m.flowOf(item)]++
-		if _, runs := p.m.running[item]; runs {
+		if run, held := p.m.running[item]; held && !run.settles {
 			running[m.flowOf(item)]++
 		}
 	}
@@ -206,6 +206,17 @@ func (p *pair) done(t *rapid.T, items []string) {
 	p.m.done(item)
 }
 
+// settle calls Settle with one of the running items, or with an item that is not running.
+func (p *pair) settle(t *rapid.T, items []string) {
+	if running := slices.Sorted(maps.Keys(p.m.running)); len(running) > 0 {
+		items = append(running, items[0])
+	}
+	item := rapid.SampledFrom(items).Draw(t, "item")
+	if got, want := p.q.Settle(item), p.m.settle(item); got != want {
+		t.Fatalf("Settle returned %t for %s, want %t", got, item, want)
+	}
+}
+
 // operations returns the operations by name. After each of them, rapid calls check.
 func (p *pair) operations(groups, items []string) map[string]func(*rapid.T) {
 	item, group := rapid.SampledFrom(items), rapid.SampledFrom(groups)
@@ -217,6 +228,7 @@ func (p *pair) operations(groups, items []string) map[string]func(*rapid.T) {
 		p.m.add(i, lane, m)
 	}
 	return map[string]func(*rapid.T){
+		"settle": func(t *rapid.T) { p.settle(t, items) },
 		// rapid draws an operation with several names more often.
 		"next 1": p.next, "next 2": p.next, "next 3": p.next,
 		"done 1": done, "done 2": done, "done 3": done,

@@ -117,7 +117,7 @@ func (q *Queue[T, K, N, V]) groupFor(key T) Group[T, K, N, V] {
 	h := Group[T, K, N, V]{q: q}
 	if g := q.groups[q.groupOf(key)]; g != nil {
 		h.opening = g.opening
-		if it := g.items[q.nameOf(key)]; it != nil && it.running() && !it.isOf(g.opening) {
+		if it := g.items[q.nameOf(key)]; it != nil && it.held() && !it.isOf(g.opening) {
 			h.opening = nil
 		}
 	}
@@ -170,32 +170,69 @@ func (q *Queue[T, K, N, V]) Next(over *atomic.Bool) (key T, value V, wait Wait[T
 	return q.itemOf(g.key, it.name), g.opening.value, wait, false
 }
 
+// Settle gives back the place of a running item, which was processed, but must not be handed out again yet: the item no
+// longer counts toward limits, nor to what ShutDownWithDrain waits for. Additions merge, as for a running item, until
+// Done is called. Settle returns false, and has no effect, if the item is not running, or if its group was stopped,
+// closed or opened again since the item was handed out.
+func (q *Queue[T, K, N, V]) Settle(key T) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	g, it := q.heldLocked(key)
+	if it == nil || it.hold != running || !it.isOf(g.opening) {
+		return false
+	}
+	q.leaveRunningLocked(g, it)
+	it.hold = settling
+	g.settling.pushBack(&it.element)
+	q.placeLocked(g)
+	q.wakeLocked()
+	q.endShutDownLocked()
+	return true
+}
+
+// heldLocked returns an item that is running or settling, and its group. It returns nil if there is no such item.
+func (q *Queue[T, K, N, V]) heldLocked(key T) (*group[T, K, N, V], *item[T, K, N, V]) {
+	g := q.groups[q.groupOf(key)]
+	if g == nil {
+		return nil, nil
+	}
+	if it := g.items[q.nameOf(key)]; it != nil && it.held() {
+		return g, it
+	}
+	return g, nil
+}
+
+// leaveRunningLocked must be called when an item stops running.
+func (q *Queue[T, K, N, V]) leaveRunningLocked(g *group[T, K, N, V], it *item[T, K, N, V]) {
+	q.running--
+	g.listOf(it).remove(&it.element)
+	if it.isOf(g.opening) {
+		g.opening.returned = true
+	}
+	it.flow.running--
+	g.placeFlow(it.flow)
+}
+
 // Done marks an item as processed. If the item was added again while it was running, it is handed out again.
 func (q *Queue[T, K, N, V]) Done(key T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	g := q.groups[q.groupOf(key)]
-	if g == nil {
+	g, it := q.heldLocked(key)
+	if it == nil {
 		return
 	}
-	it := g.items[q.nameOf(key)]
-	if it == nil || !it.running() {
-		return
+	if it.hold == settling {
+		g.settling.remove(&it.element)
+	} else {
+		q.leaveRunningLocked(g, it)
 	}
-	q.running--
-	g.runningOf(it).remove(&it.element)
-	if it.isOf(g.opening) {
-		g.opening.returned = true
-	}
-	it.opening, it.left = 0, false
-	it.flow.running--
-	g.placeFlow(it.flow)
+	it.opening, it.hold = 0, running
 	if it.queued {
 		q.pushLocked(g, it, q.now())
 	} else if !it.delayed() {
 		q.dropItemLocked(g, it)
 	}
-	if g.opening == nil && g.runningLocked() == 0 {
+	if g.opening == nil && !g.holdsLocked() {
 		delete(q.groups, g.key)
 	}
 	q.placeLocked(g)
