@@ -12,6 +12,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
+
+	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 // fence allows writes for the duration of a term.
@@ -114,7 +116,11 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if errors.Is(err, errDenied) {
 			return nil, fmt.Errorf("write rejected: %w", err)
 		}
+		writes.RecordLost(r)
 		return nil, term.writeError(withCause(r.Context(), err))
+	}
+	if response.StatusCode >= http.StatusInternalServerError {
+		writes.RecordLost(r) // it can have been executed
 	}
 	if response.Body == nil {
 		done()
@@ -132,8 +138,8 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	upgraded, ok := body.ReadCloser.(io.ReadWriteCloser)
 	if ok {
 		response.Body = &fencedStream{fencedBody: body, Writer: upgraded}
-	} else if t.isRecorded(term, r) && isSuccess(response.StatusCode) {
-		body.ReadCloser = term.of.lastWrites.record(r, response.Header, body.ReadCloser)
+	} else if isSuccess(response.StatusCode) {
+		body.ReadCloser = t.observe(term, r, response.Header, body.ReadCloser)
 	}
 	if ok || response.StatusCode == http.StatusSwitchingProtocols {
 		// When the context ends, the transport stops reading a body, but it does not close an upgraded connection.
@@ -142,8 +148,22 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// isRecorded reports whether the version in the response to a write is recorded. Deletions are not, because the
-// response contains no version, or that of a list.
+// observe returns the body of the response to a write, which records the write when it is read: for the call that ctx
+// belongs to, and for the next leader.
+func (t *fencedTransport) observe(term *term, r *http.Request, header http.Header, body io.ReadCloser) io.ReadCloser {
+	if writes.From(r.Context()) == nil && !t.isRecorded(term, r) {
+		return body
+	}
+	return writes.Observe(r, header, body, func(w writes.Write) {
+		writes.Record(r.Context(), w)
+		if t.isRecorded(term, r) {
+			term.of.lastWrites.add(w.Resource, w.Version())
+		}
+	})
+}
+
+// isRecorded reports whether the version in the response to a write is recorded for the next leader. Deletions are not,
+// because the response contains no version, or that of a list.
 func (t *fencedTransport) isRecorded(term *term, r *http.Request) bool {
 	switch r.Method {
 	case http.MethodPost, http.MethodPut, http.MethodPatch:

@@ -1,14 +1,9 @@
 package replica
 
 import (
-	"io"
-	"mime"
-	"net/http"
-	"strings"
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/internal/lastwrites"
@@ -66,78 +61,4 @@ func (w *lastWrites) recent() lastwrites.Versions {
 		}
 	}
 	return recent
-}
-
-// record returns the body of the response to a write. While the body is read, the version of the object in it is
-// recorded.
-func (w *lastWrites) record(r *http.Request, header http.Header, body io.ReadCloser) io.ReadCloser {
-	resource, ok := resourceIn(r.URL.Path)
-	contentType, _, err := mime.ParseMediaType(header.Get("Content-Type"))
-	if !ok || err != nil || header.Get("Content-Encoding") != "" {
-		return body
-	}
-	var reader versionReader = &jsonVersion{}
-	if contentType == runtime.ContentTypeProtobuf {
-		reader = &protobufVersion{}
-	}
-	return &recordedBody{ReadCloser: body, reader: reader, add: func(version string) { w.add(resource, version) }}
-}
-
-// recordedBody calls add with the version of the object that is read from it.
-type recordedBody struct {
-	io.ReadCloser
-	add func(version string)
-
-	mu     sync.Mutex    // guards reader, because Close can be called during Read
-	reader versionReader // nil after add was called, or the body was read or closed
-}
-
-func (b *recordedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	b.received(p[:n], err != nil)
-	return n, err
-}
-
-func (b *recordedBody) Close() error {
-	b.received(nil, true)
-	return b.ReadCloser.Close()
-}
-
-func (b *recordedBody) received(data []byte, last bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.reader == nil {
-		return
-	}
-	if version, found := b.reader.read(data, last); found {
-		b.add(version)
-		last = true
-	}
-	if last {
-		b.reader = nil
-	}
-}
-
-// resourceIn returns the resource in the path of a request, which can begin with the path of a proxy.
-func resourceIn(path string) (schema.GroupResource, bool) {
-	segments := strings.Split(strings.Trim(path, "/"), "/")
-	for i, segment := range segments {
-		var gr schema.GroupResource
-		var rest []string
-		switch {
-		case segment == "api" && len(segments) > i+2:
-			rest = segments[i+2:]
-		case segment == "apis" && len(segments) > i+3:
-			gr.Group, rest = segments[i+1], segments[i+3:]
-		default:
-			continue
-		}
-		isSubresource := func(name string) bool { return gr.Group == "" && (name == "status" || name == "finalize") }
-		if rest[0] == "namespaces" && len(rest) > 2 && !isSubresource(rest[2]) {
-			rest = rest[2:]
-		}
-		gr.Resource = rest[0]
-		return gr, true
-	}
-	return schema.GroupResource{}, false
 }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
 	"github.com/dynamic-controller/engine/internal/lastwrites"
+	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 func TestLastWrites_RecordTheVersionsInResponses(t *testing.T) {
@@ -73,12 +74,12 @@ func TestLastWrites_RecordTheVersionsInResponses(t *testing.T) {
 		"a Pod's answer":  {path: "/api/v1/namespaces/x/pods/a/proxy/api", body: object},
 		"another path":    {path: "/healthz", body: object},
 		"long JSON": {
-			path: "/api/v1/configmaps/a", body: strings.Repeat(" ", maxProtobuf) + object,
+			path: "/api/v1/configmaps/a", body: strings.Repeat(" ", 4<<20) + object,
 			want: lastwrites.Versions{configMaps: 12},
 		},
 		"too long": {
 			path: "/api/v1/configmaps/a", contentType: runtime.ContentTypeProtobuf,
-			body: string(encoded) + strings.Repeat(" ", maxProtobuf),
+			body: string(encoded) + strings.Repeat(" ", 4<<20),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -110,6 +111,51 @@ func TestLastWrites_RecordTheVersionsInResponses(t *testing.T) {
 				t.Errorf("got %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+// A fenced write is recorded for the call whose context it carries, also in clusters that do not contain the Lease, and
+// if there is no election.
+func TestD12_FencedWritesAreRecordedForTheirCall(t *testing.T) {
+	const object = `{"metadata":{"name":"a","namespace":"x","uid":"u","resourceVersion":"12"}}`
+	for name, test := range map[string]struct {
+		method, path string
+		status       int
+		home         bool // the cluster contains the Lease
+		want         int
+	}{
+		"a write":                       {http.MethodPut, "configmaps/a", http.StatusOK, true, 1},
+		"a deletion":                    {http.MethodDelete, "configmaps/a", http.StatusOK, true, 1},
+		"a write to another cluster":    {http.MethodPut, "configmaps/a", http.StatusOK, false, 1},
+		"a deletion in another cluster": {http.MethodDelete, "configmaps/a", http.StatusOK, false, 1},
+		"a conflict":                    {http.MethodPut, "configmaps/a", http.StatusConflict, true, 0},
+		"a read":                        {http.MethodGet, "configmaps/a", http.StatusOK, true, 0},
+	} {
+		for _, elects := range []bool{true, false} {
+			f := &fence{}
+			if elects {
+				f.lastWrites = &lastWrites{}
+			}
+			f.open(instant{}, Options{})
+			made := &writes.Recorder{}
+			ctx := context.WithValue(t.Context(), writes.Key{}, made)
+			r, err := http.NewRequestWithContext(ctx, test.method, "http://api/api/v1/namespaces/x/"+test.path, http.NoBody)
+			wantNoError(t, err)
+			response, err := (&fencedTransport{gate: f, records: test.home, next: roundTripperFunc(
+				func(*http.Request) (*http.Response, error) {
+					return &http.Response{
+						StatusCode: test.status, Header: http.Header{"Content-Type": {runtime.ContentTypeJSON}},
+						Body: io.NopCloser(strings.NewReader(object)),
+					}, nil
+				})}).RoundTrip(r)
+			wantNoError(t, err)
+			_, err = io.ReadAll(response.Body)
+			wantNoError(t, err)
+			wantNoError(t, response.Body.Close())
+			if got, _ := made.Take(); len(got) != test.want {
+				t.Errorf("%s, election %t: got %+v, want %d writes", name, elects, got, test.want)
+			}
+		}
 	}
 }
 
