@@ -199,6 +199,17 @@ func (f *Feed) Secondaries() map[Key]*typewatch.Subscription {
 	return all
 }
 
+// Subscriptions returns the subscriptions to the type's own objects and to those of its secondaries.
+func (f *Feed) Subscriptions() []*typewatch.Subscription {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := append(make([]*typewatch.Subscription, 0, len(f.secondaries)+1), f.primary)
+	for _, sec := range f.secondaries {
+		all = append(all, sec.sub)
+	}
+	return all
+}
+
 // HasSynced reports whether the cache of the type's own objects is complete for the latest options.
 func (f *Feed) HasSynced() bool {
 	return typewatch.IsClosed(f.newestSwap().settled) && f.primary.View().HasSynced()

@@ -230,6 +230,13 @@ func (s *Store) Has(key string) bool {
 	return known
 }
 
+// HasUID reports whether the store holds an object with this key and UID. If one of the two UIDs is unknown, the key
+// decides.
+func (s *Store) HasUID(key string, uid types.UID) bool {
+	id, known := s.identity(key)
+	return known && !id.recreated(identity{uid: hashOf(string(uid))})
+}
+
 func (s *Store) identity(key string) (id identity, known bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

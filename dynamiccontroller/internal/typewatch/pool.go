@@ -78,6 +78,9 @@ type Config struct {
 	// KindOf, if not nil, returns the kind of a type, or an empty one if it is unknown. Objects that are decoded as
 	// metadata have this kind. It must be safe for concurrent use.
 	KindOf func(schema.GroupVersionResource) schema.GroupVersionKind
+	// Progress, if not nil, is called after a watch has received something, moved or changed its phase, so that the result
+	// of [Subscription.Lacks] can have changed. It is called with locks held: it must not block or use the pool.
+	Progress func()
 }
 
 // Pool holds the watches of all subscriptions. Subscriptions for the same objects share a watch. A Pool's methods are
@@ -107,6 +110,9 @@ type session struct {
 
 // NewPool returns a pool. Its watches do not run until [Pool.Start] is called.
 func NewPool(config Config) *Pool {
+	if config.Progress == nil {
+		config.Progress = func() {}
+	}
 	return &Pool{
 		config: config, relists: listwatch.NewRelistLimiter(), checks: rate.NewLimiter(rate.Every(checkInterval), 1),
 		historyRelists: rate.NewLimiter(historyRelistsPerSecond, historyRelistBurst),
@@ -401,6 +407,7 @@ func (p *Pool) observe(w *watch, state State) {
 	if p.config.Observe != nil {
 		p.config.Observe(w.key, state, state.Since.Sub(w.state.unsynced))
 	}
+	w.changed()
 }
 
 var closedChannel = func() chan struct{} {

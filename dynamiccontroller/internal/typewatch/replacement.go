@@ -134,6 +134,7 @@ func (s *Subscription) dropLocked() {
 	s.waitForLocked(r.ended)
 	r.leaveTargetLocked()
 	s.pool.leaveLocked(r.to, s)
+	s.pool.config.Progress()
 }
 
 func (r *replacement) setTargetLocked(to *watch) {
@@ -141,6 +142,7 @@ func (r *replacement) setTargetLocked(to *watch) {
 		r.leaveTargetLocked()
 	}
 	r.to = to
+	r.subscription.pool.config.Progress()
 	incoming := append(slices.Clone(*to.incoming.Load()), r)
 	to.incoming.Store(&incoming)
 	r.check()
@@ -332,6 +334,7 @@ func (r *replacement) switchOver(from, to *watch, unusable []string) (over bool)
 	}
 	r.delivered()
 	to.startPass()
+	p.config.Progress()
 	return true
 }
 

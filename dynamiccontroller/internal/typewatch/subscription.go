@@ -231,6 +231,7 @@ func (s *Subscription) Close() {
 		delete(s.activity.subscriptions, s)
 	}
 	p.leaveLocked(w, s)
+	p.config.Progress()
 	waitFor := s.waitFor
 	go func() {
 		s.Detach()

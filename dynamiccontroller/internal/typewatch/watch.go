@@ -30,6 +30,7 @@ type watch struct {
 	transform  cache.TransformFunc // nil if objects are stored as they are received
 	state      *watchState
 	store      *objects.Store
+	selector   objectSelector
 	reflectors []*reflector // one for each namespace of the key, or a single one for all namespaces
 
 	// delivery guards attached, pass, passes, the reflectors' fields, and all writes to the store. It is held while
@@ -41,6 +42,8 @@ type watch struct {
 	passes   int             // number of passes so far
 
 	unusableLogged bool // whether an unusable object has been logged; guarded by delivery
+
+	progress atomic.Uint64 // see changed
 
 	// Written only under delivery.
 	unusable    atomic.Pointer[Unusable]
@@ -100,7 +103,7 @@ func newIdleWatch(p *Pool, key Key) *watch {
 
 func emptyWatch(p *Pool, key Key) *watch {
 	w := &watch{
-		pool: p, key: key,
+		pool: p, key: key, selector: newObjectSelector(key),
 		store: objects.NewStore(key.Projection), subscriptions: map[*Subscription]struct{}{}, done: closedChannel,
 	}
 	w.incoming.Store(&[]*replacement{})
@@ -217,7 +220,7 @@ func (r *reflector) bookmark(obj runtime.Object) error {
 	w.delivery.Lock()
 	defer w.delivery.Unlock()
 	r.observed.Store(max(r.observed.Load(), uint64(versionNumber(m.GetResourceVersion()))))
-	w.wakeIncoming()
+	w.progressed()
 	return nil
 }
 
@@ -226,20 +229,22 @@ func (r *reflector) put(obj runtime.Object) {
 	now := r.record(obj)
 	w.delivery.Lock()
 	defer w.delivery.Unlock()
-	r.advance(versionNumber(now.GetResourceVersion()))
+	var changes []objects.Change
 	if now.Unusable() != nil {
 		r.addUnusable(now, true)
 		if w.store.IsRecreated(now) {
 			old, _ := w.store.Delete(now.Key())
-			w.notify(objects.Change{Key: now.Key(), Old: old})
+			changes = []objects.Change{{Key: now.Key(), Old: old}}
 		}
 	} else {
 		r.removeUnusable(now.Key(), now.GetUID())
-		for _, c := range w.store.Put(now) {
-			w.notify(c)
-		}
+		changes = w.store.Put(now)
 	}
-	w.wakeIncoming()
+	r.advance(versionNumber(now.GetResourceVersion()))
+	for _, c := range changes {
+		w.notify(c)
+	}
+	w.progressed()
 }
 
 // remove removes a deleted object. It returns an error if the object cannot be identified.
@@ -247,19 +252,23 @@ func (r *reflector) remove(obj runtime.Object) error {
 	w, deleted := r.watch, deletedRecord(obj)
 	w.delivery.Lock()
 	defer w.delivery.Unlock()
-	r.advance(versionNumber(deleted.GetResourceVersion()))
 	key, uid := deleted.Identity()
 	keys, identified := []string{key}, true
 	if !w.store.Has(key) {
 		keys, identified = w.store.Identify(r.namespace, []*objects.Record{deleted})
 	}
 	wasUnusable := r.removeUnusable(key, uid)
+	var changes []objects.Change
 	for _, key := range keys {
 		if old, known := w.store.Delete(key); known {
-			w.notify(objects.Change{Key: key, Old: old})
+			changes = append(changes, objects.Change{Key: key, Old: old})
 		}
 	}
-	w.wakeIncoming()
+	r.advance(versionNumber(deleted.GetResourceVersion()))
+	for _, c := range changes {
+		w.notify(c)
+	}
+	w.progressed()
 	if !identified || key == "" && len(keys) == 0 && !wasUnusable {
 		r.addUnusable(deleted, false)
 		return unidentifiedDeletion(deleted)
@@ -290,15 +299,15 @@ func (r *reflector) setAll(received list, resourceVersion string, onStored func(
 	w.store.Replace(r.namespace, items)
 	r.setUnusable(unusable, identified)
 	r.unordered = resourceVersion == ""
-	if onStored != nil { // otherwise, the position still belongs to the earlier history
-		r.history.Store(r.began)
-	}
 	if listed != none {
 		// If the API server's etcd was restored, the list's version is older than the position.
 		r.position.Store(uint64(listed))
 		r.observed.Store(uint64(listed))
 	}
 	r.advance(newest)
+	if onStored != nil { // otherwise, the position still belongs to the earlier history
+		r.history.Store(r.began) // after the versions, because it is read before them
+	}
 	r.listed, r.emptied = true, onStored == nil
 	if !slices.ContainsFunc(w.reflectors, func(r *reflector) bool { return !r.listed }) {
 		w.everListed.Store(true)
@@ -312,6 +321,7 @@ func (r *reflector) setAll(received list, resourceVersion string, onStored func(
 		w.notify(c)
 	}
 	w.startPass()
+	w.changed()
 }
 
 // compare returns the changes from the stored objects to a list. It adds a nil record to the items for each stored
@@ -339,9 +349,11 @@ func (r *reflector) endRun() {
 	for _, s := range w.attached {
 		s.announced = false
 	}
+	w.changed()
 }
 
-// advance records the version of an event. The caller must hold the watch's delivery lock.
+// advance records the version of an event. It is called after the store has changed, so that a reader that sees the
+// version also sees the change. The caller must hold the watch's delivery lock.
 func (r *reflector) advance(v version) {
 	r.position.Store(max(r.position.Load(), uint64(v)))
 	r.observed.Store(max(r.observed.Load(), uint64(v)))
@@ -360,6 +372,18 @@ func (w *watch) notify(c objects.Change) {
 	for _, s := range w.attached {
 		s.handle(change)
 	}
+}
+
+// progressed is called after each event.
+func (w *watch) progressed() {
+	w.wakeIncoming()
+	w.changed()
+}
+
+// changed is called when the watch has received something, or its phase has changed.
+func (w *watch) changed() {
+	w.progress.Add(1)
+	w.pool.config.Progress()
 }
 
 // wakeIncoming triggers an attempt to switch for each replacement that is waiting for this watch.
