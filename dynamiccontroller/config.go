@@ -38,6 +38,10 @@ type Config struct {
 	MinRetryDelay time.Duration
 	// MaxRetryDelay is the maximum delay before a retry. Defaults to 5 minutes.
 	MaxRetryDelay time.Duration
+	// MaxWriteLag is the maximum time for which an object is not reconciled again because a cache lacks a write of its
+	// last reconcile. It is reached when a watch hangs: client-go notices a hung connection after 45 seconds. Defaults to
+	// 10 seconds. A negative value disables the wait.
+	MaxWriteLag time.Duration
 }
 
 // NoRetries is the value of Config.QueueMaxRetries with which an object is parked after its first failure.
@@ -61,6 +65,7 @@ func DefaultConfig() Config {
 		ShutdownTimeout: 20 * time.Second,
 		MinRetryDelay:   50 * time.Millisecond,
 		MaxRetryDelay:   5 * time.Minute,
+		MaxWriteLag:     10 * time.Second,
 	}
 }
 
@@ -72,6 +77,7 @@ func (c Config) withDefaults() Config {
 	c.ResyncPeriod = cmp.Or(c.ResyncPeriod, defaults.ResyncPeriod)
 	c.QueueMaxRetries = cmp.Or(c.QueueMaxRetries, defaults.QueueMaxRetries)
 	c.ShutdownTimeout = cmp.Or(c.ShutdownTimeout, defaults.ShutdownTimeout)
+	c.MaxWriteLag = cmp.Or(c.MaxWriteLag, defaults.MaxWriteLag)
 	longest := cmp.Or(c.MaxRetryDelay, defaults.MaxRetryDelay)
 	c.MinRetryDelay = cmp.Or(c.MinRetryDelay, min(defaults.MinRetryDelay, longest))
 	c.MaxRetryDelay = cmp.Or(c.MaxRetryDelay, max(defaults.MaxRetryDelay, c.MinRetryDelay))
@@ -109,6 +115,7 @@ type Option func(*settings)
 type settings struct {
 	clients recordclient.Clients
 	source  recordclient.Source // same as clients, unless NewForConfig created the controller
+	server  string              // see writes.ServerOf; empty unless NewForConfig created the controller
 	metrics Metrics
 	parked  func(ObjectIdentifiers)
 

@@ -24,15 +24,17 @@ func TestConfig_DefaultsAndValidation(t *testing.T) {
 			config: Config{MaxRetryDelay: time.Millisecond},
 			want: Config{
 				Workers: 10, ResyncPeriod: 10 * time.Hour, QueueMaxRetries: 20, ShutdownTimeout: 20 * time.Second,
-				MinRetryDelay: time.Millisecond, MaxRetryDelay: time.Millisecond,
+				MinRetryDelay: time.Millisecond, MaxRetryDelay: time.Millisecond, MaxWriteLag: 10 * time.Second,
 			},
 		},
 		{
-			name:   "negative values disable parking and resyncs",
-			config: Config{Workers: 1, ResyncPeriod: -1, QueueMaxRetries: -1, ShutdownTimeout: 1, MinRetryDelay: time.Hour},
+			name: "negative values disable parking, resyncs and waits for own writes",
+			config: Config{
+				Workers: 1, ResyncPeriod: -1, QueueMaxRetries: -1, ShutdownTimeout: 1, MinRetryDelay: time.Hour, MaxWriteLag: -1,
+			},
 			want: Config{
 				Workers: 1, ResyncPeriod: -1, QueueMaxRetries: -1, ShutdownTimeout: 1,
-				MinRetryDelay: time.Hour, MaxRetryDelay: time.Hour,
+				MinRetryDelay: time.Hour, MaxRetryDelay: time.Hour, MaxWriteLag: -1,
 			},
 		},
 		{

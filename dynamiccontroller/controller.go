@@ -19,6 +19,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 	"github.com/dynamic-controller/engine/internal/protect"
 	"github.com/dynamic-controller/engine/internal/shards"
+	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 // DynamicController watches and reconciles types that can be added and removed at any time. Its methods are safe for
@@ -29,8 +30,9 @@ type DynamicController struct {
 	config    Config
 	configErr error
 
-	queue *queue
-	pool  *typewatch.Pool
+	queue    *queue
+	settling *settling
+	pool     *typewatch.Pool
 
 	mapperPanicked atomic.Bool // a panic of the REST mapper has been logged
 
@@ -65,6 +67,7 @@ func NewDynamicController(
 		log:           log,
 		config:        config.withDefaults(),
 		queue:         newQueue(),
+		settling:      newSettling(),
 		registrations: map[schema.GroupVersionResource]*registration{},
 		ending:        map[schema.GroupVersionResource][]*registration{},
 		runs:          runs{},
@@ -85,7 +88,7 @@ func NewDynamicController(
 	}
 	c.pool = typewatch.NewPool(typewatch.Config{
 		Source: c.source, Log: c.logOf, Observe: c.newObserver(), Transform: c.defaultTransform,
-		Reduce: c.reduce, KindOf: c.kindOf,
+		Reduce: c.reduce, KindOf: c.kindOf, Progress: c.settling.wake,
 	})
 	return c
 }
@@ -156,7 +159,11 @@ func NewForConfigAndClient(
 	if err != nil {
 		return nil, fmt.Errorf("create a REST client: %w", err)
 	}
-	withSource := func(s *settings) { s.source = source }
+	base, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("find out the URL of the API server: %w", err)
+	}
+	withSource := func(s *settings) { s.source, s.server = source, writes.ServerOf(base) }
 	c := NewDynamicController(log, config, nil, append(opts[:len(opts):len(opts)], withSource)...)
 	return c, c.configErr
 }

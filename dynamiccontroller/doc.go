@@ -146,6 +146,11 @@
 //     for handlers for at most Config.ShutdownTimeout, and for watches and other functions for at most a second more,
 //     and its error lists what is still running. Other runs are not affected. The workers of calls that are still
 //     running are replaced.
+//   - D12: Between the return of a handler call and the next call for the same object, every cache that the type reads
+//     (its own, those of owned and watched types, and standalone watches) contains the writes of the first call,
+//     deletions included, or Config.MaxWriteLag has passed, which is counted. An object that waits occupies no worker
+//     and delays no other object, and neither an event nor Enqueue ends its wait. The writes must be sent with the
+//     context of the call, and with a config of package replica or of [RecordWrites].
 //
 // Fairness, across all runs:
 //
@@ -187,6 +192,16 @@
 //   - A deletion that happens while Run is not running can be missed. Use a finalizer for cleanup that must not be
 //     skipped. With shards, the process that served the type before does not pass on anything to the next one.
 //   - Several changes to an object can result in a single handler call.
+//   - D12 does not include deletions of collections, creations with a generated name whose response was lost, requests
+//     that a handler sends after it has returned, types that cannot be watched, caches that have not synced because
+//     requests fail, and servers whose resourceVersions cannot be compared. If the outcome of another request is
+//     unknown, or its response does not contain the object, as for evictions, bindings and CBOR, the object is read
+//     once. A write by way of one group is not waited for in the cache of another group that serves the same objects,
+//     such as events. A scaled object is not waited for in a cache that does not contain it, because the response has
+//     no labels. If a watch selects objects by a field other than the name and the namespace, a write to an object that
+//     it does not select is waited for until the watch receives a later change. While a restore of etcd has not been
+//     noticed, a write can be missing. D12 holds within a run, and until the type is stopped. For the first call of the
+//     next leader, see H5 and L6.
 //   - If connections are lost repeatedly, a change to a type's schema can be detected up to five minutes late. Types
 //     whose API group has no dot, such as core and apps, are not relisted to detect such changes.
 //   - A handler that ignores its context keeps its worker until it returns, or until its run has ended. A transform

@@ -69,3 +69,6 @@ func (c *DynamicController) BlockChanges(gvr schema.GroupVersionResource) (unblo
 	}
 	return reg.feed.BlockChanges()
 }
+
+// SetServer sets the API server to which writes are waited for, as NewForConfig does.
+func (c *DynamicController) SetServer(server string) { c.server = server }

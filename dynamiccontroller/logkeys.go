@@ -8,6 +8,8 @@ const (
 	keySource   = "source"
 	keyError    = "error"
 	keyCause    = "cause"
+	keyLimit    = "limit"
+	keyResource = "resource"
 	keyReason   = "reason"
 	keyRunning  = "running"
 	keyFailures = "failures"

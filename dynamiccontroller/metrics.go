@@ -20,7 +20,11 @@ type Metrics interface {
 	// shared. Forget is not called for types that are only owned or watched. Synced is called in a goroutine of its own,
 	// possibly after Forget, and after Run and RunWatches have returned.
 	Synced(done Sync)
-	// Forget is called when a type is no longer served. No calls to Reconciled follow until it is served again.
+	// WriteLagged is called each time an object is reconciled again although a cache lacks a write of its last reconcile,
+	// because Config.MaxWriteLag has passed. It is called in a goroutine of its own.
+	WriteLagged(gvr schema.GroupVersionResource)
+	// Forget is called when a type is no longer served. No calls to Reconciled or WriteLagged follow until it is served
+	// again.
 	Forget(gvr schema.GroupVersionResource)
 
 	embedsNoMetrics()
@@ -36,6 +40,9 @@ func (NoMetrics) Reconciled(Reconcile) {}
 
 // Synced implements [Metrics].
 func (NoMetrics) Synced(Sync) {}
+
+// WriteLagged implements [Metrics].
+func (NoMetrics) WriteLagged(schema.GroupVersionResource) {}
 
 // Forget implements [Metrics].
 func (NoMetrics) Forget(schema.GroupVersionResource) {}

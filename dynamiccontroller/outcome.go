@@ -11,17 +11,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // reconcile calls the handler for an object and processes the result.
-func (r *registration) reconcile(in *run, id ObjectIdentifiers, wait fairqueue.Wait[ObjectIdentifiers]) {
-	made, ctx := r.beginCall(in, id.NamespacedKey, wait.Cause)
-	if made == nil {
-		return
-	}
+func (r *registration) reconcile(made *call, id ObjectIdentifiers, queued time.Duration) {
+	ctx := context.Context(made)
 	if timeout := made.options.timeout; timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, ErrReconcileTimeout)
@@ -33,7 +29,7 @@ func (r *registration) reconcile(in *run, id ObjectIdentifiers, wait fairqueue.W
 	}
 	got := goexitResult
 	// The outcome is settled in a deferred function, because the handler can call runtime.Goexit.
-	defer func() { r.endCall(made, wait.For, r.settle(ctx, log, id, got), got.err) }()
+	defer func() { r.endCall(made, queued, r.settle(ctx, log, id, got), got.err) }()
 	got = r.call(logr.NewContext(ctx, log), made.options.handler, id)
 }
 

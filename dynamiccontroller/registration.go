@@ -16,6 +16,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/attempts"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/feed"
 	"github.com/dynamic-controller/engine/internal/shards"
+	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 // registration is the life of one served type, from StartServingGVK to StopServiceGVK. It persists across the
@@ -39,6 +40,8 @@ type registration struct {
 	// narrowed is the shard to which watches with a bucket label are narrowed; guarded by the controller's lock.
 	narrowed shards.Shard
 	watched  bool // whether the type is active; see scopes; guarded by the controller's lock
+
+	writeLags atomic.Int64 // waits for own writes that have reached Config.MaxWriteLag
 
 	stopped chan struct{} // closed when the registration is closed
 	ended   chan struct{} // closed when the registration is closed and no longer in use
@@ -85,13 +88,27 @@ func (r *registration) enter(run *run) context.Context {
 	return ctx
 }
 
-// call is a call to a handler. It is stored in the context of the call, with a key that includes the controller,
-// because a handler can pass its context to another controller.
+// call is a call to a handler, and the parent of the context of the call.
 type call struct {
+	context.Context // of the run and the registration
+
 	reg     *registration
 	options *serveOptions // in effect when the handler was called
 	key     string
 	cause   Cause
+	writes  writes.Recorder
+}
+
+// Value returns the call itself for its key, and the recorder of its writes. The key of the call includes the
+// controller, because a handler can pass its context to another controller.
+func (c *call) Value(key any) any {
+	switch key {
+	case callKey{c.reg.controller}:
+		return c
+	case writes.Key{}:
+		return &c.writes
+	}
+	return c.Context.Value(key)
 }
 
 type callKey struct{ controller *DynamicController }
@@ -102,20 +119,20 @@ func (c *DynamicController) callOf(ctx context.Context) *call {
 	return made
 }
 
-// beginCall registers a call to the handler and returns the parent of the call's context. It returns nil if the handler
-// must not be called, because the registration is closed or another run serves it. Otherwise, the caller must call the
-// handler and then endCall.
-func (r *registration) beginCall(in *run, key string, cause queueCause) (*call, context.Context) {
+// beginCall registers a call to the handler. It returns nil if the handler must not be called, because the registration
+// is closed or another run serves it. Otherwise, the caller must call the handler and then endCall.
+func (r *registration) beginCall(in *run, key string, cause queueCause) *call {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed || r.run != in {
-		return nil, nil
+		return nil
 	}
 	r.active++
 	r.running[key] = time.Now()
 	failures, kept := r.attempts.Started(key)
-	made := &call{reg: r, options: r.options.Load(), key: key, cause: newCause(cause, failures, kept)}
-	return made, context.WithValue(r.lifetime, callKey{r.controller}, made)
+	return &call{
+		Context: r.lifetime, reg: r, options: r.options.Load(), key: key, cause: newCause(cause, failures, kept),
+	}
 }
 
 // endCall reports a call's outcome to the metrics and records that the call has ended.

@@ -57,6 +57,7 @@ type run struct {
 	mu    sync.Mutex           // guards the fields below
 	calls map[*worker]struct{} // workers that are calling a handler
 	ended bool                 // no more calls begin
+	reads sync.WaitGroup       // of objects whose state is unknown after a call; they begin during calls
 	done  chan struct{}        // closed when the run has ended and all calls have returned
 }
 
@@ -269,6 +270,13 @@ func (r *run) endCall(w *worker) {
 	}
 }
 
+// hasEnded reports whether no more calls begin.
+func (r *run) hasEnded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
+}
+
 // endCalls prevents further calls. The returned channel is closed when all calls have returned.
 func (r *run) endCalls() (returned <-chan struct{}) {
 	r.mu.Lock()
@@ -304,8 +312,10 @@ func (r *run) end(releaseWatches func()) (left []string) {
 	timeout, stopTimer := withLimit(c.config.ShutdownTimeout)
 	defer stopTimer()
 	calls := r.endCalls()
+	c.settling.endRun(r)
 	returned := closedAfter(func() {
 		<-calls
+		r.reads.Wait()
 		r.finish()
 	})
 	if !await(timeout, returned) {

@@ -97,6 +97,10 @@ type TypeStatus struct {
 	Oldest     time.Duration // how long the object at the head of the queue has waited
 	Delayed    int           // objects waiting for a retry or a RequeueAfter
 	Running    int           // running calls to the handler
+	Settling   int           // objects that wait until the caches contain the writes of their last call
+
+	// WriteLags counts the waits for own writes that have reached Config.MaxWriteLag. The first one is logged.
+	WriteLags int64
 
 	Failing      int            // objects that will be retried because their last reconcile failed
 	Parked       int            // objects that failed too often, or with a Terminal error
@@ -166,6 +170,7 @@ func (r *registration) status() TypeStatus {
 	status := TypeStatus{
 		GVR: r.gvr, WatchStatus: watchStatusOf(r.feed.Primary()), OtherShard: r.controller.isElsewhere(r),
 		Live: queued.Live, Background: queued.Background, Oldest: queued.Oldest, Delayed: queued.Delayed,
+		Settling: queued.Settling, WriteLags: r.writeLags.Load(),
 	}
 	status.addRunning(r.feed.Primary(), "")
 	for key, sub := range r.feed.Secondaries() {

@@ -10,8 +10,8 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
 )
 
-// crew is the set of Config.Workers goroutines that call handlers, and one that performs resyncs. All runs share it. It
-// exists while at least one run does.
+// crew is the set of Config.Workers goroutines that call handlers, one that performs resyncs, and one that ends the
+// waits for own writes. All runs share it. It exists while at least one run does.
 //
 //	first run begins ─▶ workers start ─▶ Next ─▶ reconcile ─▶ Next ... ─▶ last run ends ─▶ workers exit
 //	                                                │
@@ -42,6 +42,7 @@ func (c *DynamicController) joinCrewLocked() *crew {
 			c.crew.startWorker()
 		}
 		c.crew.exited.Go(c.crew.resync)
+		c.crew.exited.Go(c.crew.settle)
 	}
 	c.crew.runs++
 	return c.crew
@@ -98,16 +99,23 @@ func (w *worker) work() {
 
 // process reconciles an object in the run in which it was handed out, unless that run is over.
 func (w *worker) process(id ObjectIdentifiers, by served, wait fairqueue.Wait[ObjectIdentifiers]) {
-	defer w.crew.controller.queue.Done(id)
 	if !by.run.beginCall(w) {
 		// Reconcile the object in the next run. Without a delay, workers would spin until the queue's group is stopped.
 		by.reg.addAfter(CauseInterrupted|CauseKind(wait.Cause.Kinds), id.NamespacedKey,
 			min(interruptedDelay, w.crew.controller.config.MaxRetryDelay))
+		w.crew.controller.queue.Done(id)
 		return
 	}
 	defer by.run.endCall(w)
-	by.reg.reconcile(by.run, id, wait)
+	made := by.reg.beginCall(by.run, id.NamespacedKey, wait.Cause)
+	defer w.crew.controller.finish(id, by.run, made) // also if the handler calls runtime.Goexit
+	if made != nil {
+		by.reg.reconcile(made, id, wait.For)
+	}
 }
+
+// settle ends the waits for own writes, until the crew is over.
+func (w *crew) settle() { w.controller.settling.work(w.stop) }
 
 // resync adds every object to the queue about once per resync period, until the crew is over. It sends no requests.
 func (w *crew) resync() {

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +18,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 // Resource implements dynamic.Interface.
@@ -76,8 +81,22 @@ func (c client) Delete(ctx context.Context, name string, opts metav1.DeleteOptio
 	}
 	action := clienttesting.NewDeleteActionWithOptions(c.gvr, c.namespace, name, opts)
 	action.Subresource = join(subresources)
+	before := c.stored(name)
 	_, err := c.invoke(ctx, action)
+	if err == nil && before != nil && !isDryRun(action) {
+		c.record(ctx, before, true)
+	}
 	return err
+}
+
+// stored returns an object of the server, or nil.
+func (c client) stored(name string) *unstructured.Unstructured {
+	c.server.mu.Lock()
+	defer c.server.mu.Unlock()
+	if table := c.server.tables[c.gvr]; table != nil {
+		return table.objects[types.NamespacedName{Namespace: c.namespace, Name: name}]
+	}
+	return nil
 }
 
 func (c client) DeleteCollection(ctx context.Context, opts metav1.DeleteOptions, list metav1.ListOptions) error {
@@ -169,14 +188,68 @@ func (c client) invoke(ctx context.Context, action clienttesting.Action) (*unstr
 		return nil, err
 	}
 	result, err := c.server.fake.Invokes(action, nil)
+	if err != nil && !isRefusal(err) && !isDryRun(action) {
+		writes.RecordUnknown(ctx, writes.Target{
+			Resource: c.gvr.GroupResource(), Namespace: c.namespace, Name: written(action),
+		})
+	}
 	if err != nil || result == nil {
 		return nil, err
 	}
 	if object, ok := result.(*unstructured.Unstructured); ok {
+		if _, read := action.(clienttesting.GetActionImpl); !read && !isDryRun(action) {
+			c.record(ctx, object, false)
+		}
 		return object, nil
 	}
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(result)
 	return &unstructured.Unstructured{Object: content}, err
+}
+
+// isRefusal reports whether an error means that the request was not executed.
+func isRefusal(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError
+}
+
+// written returns the name of the object that a request writes. It is empty for reads, for collections and for
+// generated names.
+func written(action clienttesting.Action) string {
+	var object runtime.Object
+	switch action := action.(type) {
+	case clienttesting.CreateActionImpl:
+		object = action.Object
+	case clienttesting.UpdateActionImpl:
+		object = action.Object
+	case clienttesting.PatchActionImpl:
+		return action.Name
+	case clienttesting.DeleteActionImpl:
+		return action.Name
+	}
+	if m, err := meta.Accessor(object); err == nil {
+		return m.GetName()
+	}
+	return ""
+}
+
+// record records a write for the handler call to which ctx belongs, as the transports of real clients do. Objects that
+// only a reactor knows are not recorded.
+func (c client) record(ctx context.Context, object *unstructured.Unstructured, isDelete bool) {
+	w := writes.Write{
+		Resource: c.gvr.GroupResource(), Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(),
+		States: []writes.State{{Version: object.GetResourceVersion(), Labels: object.GetLabels()}},
+	}
+	now := c.stored(w.Name)
+	exists := now != nil && now.GetUID() == w.UID
+	switch {
+	case exists && isDelete:
+		w.States[0].Version = now.GetResourceVersion()
+	case !exists && (isDelete || object.GetDeletionTimestamp() != nil):
+		w.Gone = true
+	case !exists:
+		return
+	}
+	writes.Record(ctx, w)
 }
 
 // sent returns an object as an API server receives it.

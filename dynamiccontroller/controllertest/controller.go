@@ -60,7 +60,8 @@ const (
 // those of owned types and of standalone watches, no object waits in the queue, and no handler is running.
 //
 // WaitIdle does not wait for a retry or a RequeueAfter that is not due. To reach one, call time.Sleep and then WaitIdle
-// again. It does not wait for a predicate or MapFunc that sleeps.
+// again. It does not wait for a predicate or MapFunc that sleeps, nor until a cache that lags contains the writes of a
+// handler; see Config.MaxWriteLag.
 //
 // WaitIdle must be called in a [synctest.Test] bubble in which the controller is running. It takes no real time. If the
 // controller is not idle after one minute on the clock of the bubble, the test fails with the reasons.

@@ -288,7 +288,7 @@ func (s *Server) commitLocked(w write, before, next *unstructured.Unstructured) 
 }
 
 // storeLocked stores an object and notifies the watchers. If the object is being deleted and has no finalizers, the
-// object is removed.
+// object is removed, and returned with its last version, like the response of a real API server.
 func (s *Server) storeLocked(w write, before, next *unstructured.Unstructured) *unstructured.Unstructured {
 	if w.dryRun {
 		return next
@@ -299,6 +299,8 @@ func (s *Server) storeLocked(w write, before, next *unstructured.Unstructured) *
 	if next.GetDeletionTimestamp() != nil && len(next.GetFinalizers()) == 0 {
 		c.after = nil
 		delete(w.table.objects, w.key)
+		next = next.DeepCopy()
+		next.SetResourceVersion(before.GetResourceVersion())
 	} else {
 		w.table.objects[w.key] = next
 	}

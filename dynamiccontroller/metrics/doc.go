@@ -10,12 +10,14 @@
 //
 //	dynamiccontroller_reconciles_total{group,version,resource,outcome}   handler calls, by outcome
 //	dynamiccontroller_reconcile_causes_total{group,version,resource,cause} handler calls, by kind of cause
+//	dynamiccontroller_write_lags_total{group,version,resource}           handler calls before own writes had arrived
 //	dynamiccontroller_reconcile_duration_seconds{group,version,resource} duration of handler calls
 //	dynamiccontroller_queue_duration_seconds{group,version,resource}     time in the queue before each handler call
 //	dynamiccontroller_sync_duration_seconds                              time until a watch has synced, of all types
 //	dynamiccontroller_objects{group,version,resource}                    objects in the cache
 //	dynamiccontroller_cache_bytes{group,version,resource}                approximate memory used by the cache
-//	dynamiccontroller_queue_items{group,version,resource,lane}           waiting objects: live, background, delayed
+//	dynamiccontroller_queue_items{group,version,resource,lane}           waiting objects: live, background, delayed,
+//	                                                                     settling
 //	dynamiccontroller_queue_oldest_seconds{group,version,resource}       waiting time of the head of the queue
 //	dynamiccontroller_handlers_running{group,version,resource}           running handlers
 //	dynamiccontroller_objects_failing{group,version,resource}            objects that will be retried

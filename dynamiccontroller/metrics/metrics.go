@@ -43,8 +43,8 @@ func (o options) values(gvr schema.GroupVersionResource, more ...string) []strin
 	return append([]string{gvr.Group, gvr.Version, gvr.Resource}, more...)
 }
 
-// Reconciles counts reconciles and their causes. It measures the duration of reconciles, the time that objects wait in
-// the queue, and the time until watches have synced.
+// Reconciles counts reconciles, their causes, and those that began although a cache lacked a write of the last one. It
+// measures the duration of reconciles, the time that objects wait in the queue, and the time until watches have synced.
 // It implements both [dynamiccontroller.Metrics], which [dynamiccontroller.WithMetrics] accepts, and
 // [prometheus.Collector].
 type Reconciles struct {
@@ -52,6 +52,7 @@ type Reconciles struct {
 	options  options
 	total    *prometheus.CounterVec
 	causes   *prometheus.CounterVec
+	lags     *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	queued   *prometheus.HistogramVec
 	syncs    prometheus.Histogram
@@ -74,6 +75,10 @@ func NewReconciles(opts ...Option) *Reconciles {
 			Namespace: namespace, Name: "reconcile_causes_total",
 			Help: "Number of reconciles, by cause. A reconcile with several causes counts for each of them.",
 		}, o.labels("cause")),
+		lags: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "write_lags_total",
+			Help: "Number of times that an object was reconciled again although a cache lacked a write of its last reconcile.",
+		}, o.labels()),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "reconcile_duration_seconds", Help: "Duration of reconciles.",
 			// From 100 microseconds, for a reconcile that finds nothing to do, to 5 minutes, the default timeout.
@@ -108,6 +113,11 @@ func (r *Reconciles) Reconciled(done dynamiccontroller.Reconcile) {
 // Synced implements [dynamiccontroller.Metrics].
 func (r *Reconciles) Synced(done dynamiccontroller.Sync) { r.syncs.Observe(done.Took.Seconds()) }
 
+// WriteLagged implements [dynamiccontroller.Metrics].
+func (r *Reconciles) WriteLagged(gvr schema.GroupVersionResource) {
+	r.lags.WithLabelValues(r.options.values(gvr)...).Inc()
+}
+
 // Forget implements [dynamiccontroller.Metrics].
 func (r *Reconciles) Forget(gvr schema.GroupVersionResource) {
 	if r.options.withoutTypeLabels {
@@ -116,6 +126,7 @@ func (r *Reconciles) Forget(gvr schema.GroupVersionResource) {
 	of := prometheus.Labels{"group": gvr.Group, "version": gvr.Version, "resource": gvr.Resource}
 	r.total.DeletePartialMatch(of)
 	r.causes.DeletePartialMatch(of)
+	r.lags.DeletePartialMatch(of)
 	r.duration.DeletePartialMatch(of)
 	r.queued.DeletePartialMatch(of)
 }
@@ -124,6 +135,7 @@ func (r *Reconciles) Forget(gvr schema.GroupVersionResource) {
 func (r *Reconciles) Describe(to chan<- *prometheus.Desc) {
 	r.total.Describe(to)
 	r.causes.Describe(to)
+	r.lags.Describe(to)
 	r.duration.Describe(to)
 	r.queued.Describe(to)
 	r.syncs.Describe(to)
@@ -133,6 +145,7 @@ func (r *Reconciles) Describe(to chan<- *prometheus.Desc) {
 func (r *Reconciles) Collect(to chan<- prometheus.Metric) {
 	r.total.Collect(to)
 	r.causes.Collect(to)
+	r.lags.Collect(to)
 	r.duration.Collect(to)
 	r.queued.Collect(to)
 	r.syncs.Collect(to)

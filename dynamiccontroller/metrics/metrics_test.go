@@ -56,12 +56,14 @@ func TestS1_ForgetRemovesSeriesOfStoppedType(t *testing.T) {
 	for _, gvr := range []schema.GroupVersionResource{widgets, gadgets} {
 		r.Reconciled(dynamiccontroller.Reconcile{GVR: gvr, Outcome: dynamiccontroller.OutcomeSuccess, Took: time.Millisecond})
 		r.Reconciled(dynamiccontroller.Reconcile{GVR: gvr, Outcome: dynamiccontroller.OutcomePanic, Took: time.Hour})
+		r.WriteLagged(gvr)
 	}
 	want := map[string]int{
 		"dynamiccontroller_reconciles_total":           4, // each outcome has its own series
 		"dynamiccontroller_reconcile_duration_seconds": 2,
 		"dynamiccontroller_queue_duration_seconds":     2,
 		"dynamiccontroller_sync_duration_seconds":      1, // of all types
+		"dynamiccontroller_write_lags_total":           2,
 	}
 	if diff := cmp.Diff(want, series(t, r)); diff != "" {
 		t.Errorf("series before Forget: %s", diff)
@@ -86,8 +88,8 @@ func TestNewStatus_HasSeriesForEachType(t *testing.T) {
 		{GVR: widgets, WatchStatus: synced, Live: 1},
 		{GVR: gadgets, WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeForbidden}},
 	}))
-	if len(n) != 12 || n["dynamiccontroller_queue_items"] != 6 || n["dynamiccontroller_type_state"] != 2 {
-		t.Errorf("got the series counts %v, want 12 metrics with 6 series for queue_items and 2 for type_state", n)
+	if len(n) != 12 || n["dynamiccontroller_queue_items"] != 8 || n["dynamiccontroller_type_state"] != 2 {
+		t.Errorf("got the series counts %v, want 12 metrics with 8 series for queue_items and 2 for type_state", n)
 	}
 }
 
@@ -128,7 +130,7 @@ var types = fixedStatus{
 		WatchStatus: dynamiccontroller.WatchStatus{
 			State: dynamiccontroller.TypeSynced, Objects: 3, Bytes: 96, Unusable: 7,
 		},
-		Live: 1, Background: 2, Delayed: 3, Oldest: time.Second, Running: 4, Failing: 5, Parked: 6,
+		Live: 1, Background: 2, Delayed: 3, Settling: 4, Oldest: time.Second, Running: 4, Failing: 5, Parked: 6,
 		Secondaries: []dynamiccontroller.SecondaryStatus{
 			{WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeSynced, Objects: 10, Bytes: 100}},
 			{WatchStatus: dynamiccontroller.WatchStatus{
@@ -139,7 +141,7 @@ var types = fixedStatus{
 	},
 	{
 		GVR: gadgets, WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeSynced, Objects: 1, Bytes: 4},
-		Live: 10, Oldest: time.Minute, Running: 1,
+		Live: 10, Settling: 1, Oldest: time.Minute, Running: 1,
 	},
 }
 
@@ -155,6 +157,7 @@ dynamiccontroller_objects_unusable{LABELS} 7
 dynamiccontroller_queue_items{group="example.com",lane="background",resource="widgets",version="v1"} 2
 dynamiccontroller_queue_items{group="example.com",lane="delayed",resource="widgets",version="v1"} 3
 dynamiccontroller_queue_items{group="example.com",lane="live",resource="widgets",version="v1"} 1
+dynamiccontroller_queue_items{group="example.com",lane="settling",resource="widgets",version="v1"} 4
 dynamiccontroller_queue_oldest_seconds{LABELS} 1
 dynamiccontroller_secondary_cache_bytes{LABELS} 300
 dynamiccontroller_secondary_objects{LABELS} 30
@@ -176,6 +179,7 @@ dynamiccontroller_objects_unusable 7
 dynamiccontroller_queue_items{lane="background"} 2
 dynamiccontroller_queue_items{lane="delayed"} 3
 dynamiccontroller_queue_items{lane="live"} 11
+dynamiccontroller_queue_items{lane="settling"} 5
 dynamiccontroller_queue_oldest_seconds 60
 dynamiccontroller_secondary_cache_bytes 300
 dynamiccontroller_secondary_objects 30
@@ -241,8 +245,10 @@ func TestWithoutTypeLabels_KeepsCountersOfStoppedTypes(t *testing.T) {
 	r := metrics.NewReconciles(metrics.WithoutTypeLabels())
 	for _, gvr := range []schema.GroupVersionResource{widgets, gadgets} {
 		r.Reconciled(dynamiccontroller.Reconcile{GVR: gvr, Outcome: dynamiccontroller.OutcomeSuccess, Took: time.Millisecond})
+		r.WriteLagged(gvr)
 		r.Forget(gvr)
 	}
+	wantLines(t, "dynamiccontroller_write_lags_total", "dynamiccontroller_write_lags_total 2\n", r)
 	n := series(t, r)
 	if n["dynamiccontroller_reconciles_total"] != 1 || n["dynamiccontroller_reconcile_duration_seconds"] != 1 {
 		t.Errorf("got series %v, want one of each metric", n)

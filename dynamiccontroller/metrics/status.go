@@ -23,7 +23,8 @@ func NewStatus(controller Controller, opts ...Option) prometheus.Collector {
 	}
 	s.objects = gauge("objects", "Number of objects in the cache.")
 	s.bytes = gauge("cache_bytes", "Approximate memory used by the objects in the cache.")
-	s.waiting = gauge("queue_items", "Number of objects in the queue, by lane: live, background or delayed.", "lane")
+	s.waiting = gauge("queue_items", "Number of objects in the queue, by lane: live, background, delayed or "+
+		"settling.", "lane")
 	s.oldest = gauge("queue_oldest_seconds", "How long the object at the head of the queue has waited.")
 	s.running = gauge("handlers_running", "Number of running handlers.")
 	s.failing = gauge("objects_failing", "Number of objects whose last reconcile failed and will be retried.")
@@ -91,6 +92,7 @@ func (s *status) collect(to chan<- prometheus.Metric, gvr schema.GroupVersionRes
 	set(s.waiting, float64(sum.Live), "live")
 	set(s.waiting, float64(sum.Background), "background")
 	set(s.waiting, float64(sum.Delayed), "delayed")
+	set(s.waiting, float64(sum.Settling), "settling")
 	set(s.oldest, sum.Oldest.Seconds())
 	set(s.running, float64(sum.Running))
 	set(s.failing, float64(sum.Failing))
@@ -127,6 +129,7 @@ func sumOf(types []dynamiccontroller.TypeStatus) sum {
 		s.Live += t.Live
 		s.Background += t.Background
 		s.Delayed += t.Delayed
+		s.Settling += t.Settling
 		s.Oldest = max(s.Oldest, t.Oldest)
 		s.Running += t.Running
 		s.Failing += t.Failing

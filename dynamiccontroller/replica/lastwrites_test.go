@@ -123,13 +123,16 @@ func TestD12_FencedWritesAreRecordedForTheirCall(t *testing.T) {
 		status       int
 		home         bool // the cluster contains the Lease
 		want         int
+		unknown      int // outcomes
 	}{
-		"a write":                       {http.MethodPut, "configmaps/a", http.StatusOK, true, 1},
-		"a deletion":                    {http.MethodDelete, "configmaps/a", http.StatusOK, true, 1},
-		"a write to another cluster":    {http.MethodPut, "configmaps/a", http.StatusOK, false, 1},
-		"a deletion in another cluster": {http.MethodDelete, "configmaps/a", http.StatusOK, false, 1},
-		"a conflict":                    {http.MethodPut, "configmaps/a", http.StatusConflict, true, 0},
-		"a read":                        {http.MethodGet, "configmaps/a", http.StatusOK, true, 0},
+		"a write":                       {http.MethodPut, "configmaps/a", http.StatusOK, true, 1, 0},
+		"a deletion":                    {http.MethodDelete, "configmaps/a", http.StatusOK, true, 1, 0},
+		"a write to another cluster":    {http.MethodPut, "configmaps/a", http.StatusOK, false, 1, 0},
+		"a deletion in another cluster": {http.MethodDelete, "configmaps/a", http.StatusOK, false, 1, 0},
+		"a conflict":                    {http.MethodPut, "configmaps/a", http.StatusConflict, true, 0, 0},
+		"a read":                        {http.MethodGet, "configmaps/a", http.StatusOK, true, 0, 0},
+		"a timeout of the API server":   {http.MethodPut, "configmaps/a", http.StatusGatewayTimeout, true, 0, 1},
+		"no response":                   {http.MethodPut, "configmaps/a", 0, true, 0, 1},
 	} {
 		for _, elects := range []bool{true, false} {
 			f := &fence{}
@@ -143,17 +146,23 @@ func TestD12_FencedWritesAreRecordedForTheirCall(t *testing.T) {
 			wantNoError(t, err)
 			response, err := (&fencedTransport{gate: f, records: test.home, next: roundTripperFunc(
 				func(*http.Request) (*http.Response, error) {
+					if test.status == 0 {
+						return nil, errors.New("the connection is lost")
+					}
 					return &http.Response{
 						StatusCode: test.status, Header: http.Header{"Content-Type": {runtime.ContentTypeJSON}},
 						Body: io.NopCloser(strings.NewReader(object)),
 					}, nil
 				})}).RoundTrip(r)
-			wantNoError(t, err)
-			_, err = io.ReadAll(response.Body)
-			wantNoError(t, err)
-			wantNoError(t, response.Body.Close())
-			if got, _ := made.Take(); len(got) != test.want {
-				t.Errorf("%s, election %t: got %+v, want %d writes", name, elects, got, test.want)
+			if test.status > 0 {
+				wantNoError(t, err)
+				_, err = io.ReadAll(response.Body)
+				wantNoError(t, err)
+				wantNoError(t, response.Body.Close())
+			}
+			if got, unknown := made.Take(); len(got) != test.want || len(unknown) != test.unknown {
+				t.Errorf("%s, election %t: got the writes %+v, and unknown ones %+v, want %d and %d", name, elects, got,
+					unknown, test.want, test.unknown)
 			}
 		}
 	}

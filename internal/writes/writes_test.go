@@ -53,6 +53,7 @@ func TestMissing(t *testing.T) {
 		{what: "scaled, there", states: []State{scaled}, reached: 1, held: true, want: true},
 		{what: "scaled, perhaps not selected", states: []State{scaled}, reached: 1},
 		{what: "created and scaled", states: []State{in("2"), scaled}, reached: 2, held: true, want: true},
+		{what: "created, scaled, and left", states: []State{in("2"), scaled, out("10")}, reached: 9, want: true},
 		{what: "removed, still there", gone: true, held: true, want: true},
 		{what: "removed", gone: true},
 		{what: "created and removed, not yet there", states: []State{in("2")}, gone: true, reached: 1, want: true},
@@ -306,7 +307,7 @@ func TestObserve_UnknownOutcomes(t *testing.T) {
 		"CBOR":       {request: put, header: http.Header{"Content-Type": {"application/cbor"}}, response: "x", want: true},
 		"no type":    {request: put, header: http.Header{}, response: "x", want: true},
 		"compressed": {request: put, header: compressed, response: "x", want: true},
-		"cut":        {request: put, header: json, response: object[:40], cut: true, want: true},
+		"cut":        {request: put, header: json, response: object[:len(object)-2], cut: true, want: true},
 		"unread":     {request: put, header: json, response: object, unread: true, want: true},
 	} {
 		recorder := &Recorder{}
@@ -378,6 +379,7 @@ func TestRecorder_CombinesTheWritesToAnObject(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	Record(ctx, Write{UID: "c"}) // after the call has returned
+	RecordUnknown(ctx, Target{Name: "d"})
 	if got, unknown := r.Take(); len(got)+len(unknown) != 0 {
 		t.Errorf("got %v after the writes were taken", got)
 	}

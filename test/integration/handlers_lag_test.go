@@ -31,9 +31,9 @@ var dependentUpdates = flag.Int("dependent-updates", 100,
 const maxWatchLag = 700 * time.Millisecond
 
 // lagging returns a harness whose watches lag by a random time.
-func (h *harness) lagging() *harness {
+func (h *harness) lagging(longest time.Duration) *harness {
 	own := *h
-	random := apiproxy.DelayWatches(func(apiproxy.Call) time.Duration { return rand.N(maxWatchLag) })
+	random := apiproxy.DelayWatches(func(apiproxy.Call) time.Duration { return rand.N(longest) })
 	own.config = intercepted(h.config, func(r *http.Request, send send) (*http.Response, error) {
 		return random(roundTripper(send)).RoundTrip(r)
 	})
@@ -193,7 +193,7 @@ func (d *dependents) hasTwoConfigMaps(parent string) error {
 func TestHandlers_LaggingWatchesNeverTakeValuesBack(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	s := newSetting(h.lagging())
+	s := newSetting(h.lagging(maxWatchLag))
 	controller := s.controller(dynamiccontroller.Config{
 		MinRetryDelay: 10 * time.Millisecond, MaxRetryDelay: 100 * time.Millisecond,
 	})

@@ -207,6 +207,7 @@ func TestLacks_NotIfRequestsFail(t *testing.T) {
 
 func TestLacks_NotIfTheTypeCannotBeWatched(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.put("b")
 		srv.set(func() {
 			srv.refuseWatches[Metadata] = apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "watch",
 				widgets.GroupResource(), "", "", 0, false)
