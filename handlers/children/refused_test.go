@@ -39,15 +39,17 @@ func TestReconcile_DryRunsShowWhyAChildCannotBeApplied(t *testing.T) {
 				s, dryRuns := newReconciling(t, newWidget()), 0
 				s.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
 					sent := action.(clienttesting.PatchActionImpl)
-					if len(sent.PatchOptions.DryRun) == 0 {
+					isWhole := strings.Contains(string(sent.Patch), `"data"`)
+					switch isDryRun := len(sent.PatchOptions.DryRun) > 0; {
+					case !isDryRun:
 						return true, nil, unexplained
+					case isWhole:
+						dryRuns++
+						return true, newConfigMap("a", "x"), test.whole
+					default:
+						dryRuns++
+						return true, newConfigMap("a", "x"), test.metadata
 					}
-					dryRuns++
-					err := test.metadata
-					if strings.Contains(string(sent.Patch), `"data"`) {
-						err = test.whole
-					}
-					return true, newConfigMap("a", "x"), err
 				})
 				for _, step := range []struct {
 					when    string

@@ -27,41 +27,44 @@ func TestReconcile_RequeuesForTheFirstDriftingChild(t *testing.T) {
 	a, b := newConfigMap("a", "x"), newConfigMap("b", "x")
 	for name, desired := range map[string]Desired{"in order": oneStage(a, b), "reversed": oneStage(b, a)} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newReconciling(t, newWidget())
-				reconcile := func() (Result, time.Duration) {
-					result, err := s.reconciler.Reconcile(t.Context(), first, s.parent, desired)
-					failUnlessRequeued(t, err)
-					delay, _ := dynamiccontroller.RequeueDelay(err)
-					return result, delay
-				}
-				reconcile()
-				for _, child := range []string{"a", "b"} {
-					time.Sleep(4 * time.Second)
-					for range 5 {
-						s.overwriteData(t, child)
-						reconcile()
-					}
-				}
-				s.overwriteData(t, "a")
-				s.overwriteData(t, "b")
-				s.TakeWrites()
-				result, delay := reconcile()
-				for _, child := range result.Children {
-					if child.Outcome != Drifting || child.Reason != ReasonChangedByOthers || child.Manager != "other" {
-						t.Errorf("%s: got %s %s by %s", child.NamespacedKey, child.Outcome, child.Reason, child.Manager)
-					}
-				}
-				if delay.Round(time.Millisecond) != 6*time.Second {
-					t.Errorf("requeued after %s, want 6s", delay)
-				}
-				time.Sleep(delay + time.Millisecond)
-				reconcile()
-				if writes := s.TakeWrites(); !slices.Equal(writes, []string{"apply configmaps a"}) {
-					t.Errorf("wrote %q", writes)
-				}
-			})
+			synctest.Test(t, func(t *testing.T) { requeuesForTheFirstDriftingChild(t, desired) })
 		})
+	}
+}
+
+// The child a begins to drift four seconds before b.
+func requeuesForTheFirstDriftingChild(t *testing.T, desired Desired) {
+	s := newReconciling(t, newWidget())
+	reconcile := func() (Result, time.Duration) {
+		result, err := s.reconciler.Reconcile(t.Context(), first, s.parent, desired)
+		failUnlessRequeued(t, err)
+		delay, _ := dynamiccontroller.RequeueDelay(err)
+		return result, delay
+	}
+	reconcile()
+	for _, child := range []string{"a", "b"} {
+		time.Sleep(4 * time.Second)
+		for range 5 {
+			s.overwriteData(t, child)
+			reconcile()
+		}
+	}
+	s.overwriteData(t, "a")
+	s.overwriteData(t, "b")
+	s.TakeWrites()
+	result, delay := reconcile()
+	for _, child := range result.Children {
+		if child.Outcome != Drifting || child.Reason != ReasonChangedByOthers || child.Manager != "other" {
+			t.Errorf("%s: got %s %s by %s", child.NamespacedKey, child.Outcome, child.Reason, child.Manager)
+		}
+	}
+	if delay.Round(time.Millisecond) != 6*time.Second {
+		t.Errorf("requeued after %s, want 6s", delay)
+	}
+	time.Sleep(delay + time.Millisecond)
+	reconcile()
+	if writes := s.TakeWrites(); !slices.Equal(writes, []string{"apply configmaps a"}) {
+		t.Errorf("wrote %q", writes)
 	}
 }
 
