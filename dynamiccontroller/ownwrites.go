@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
@@ -190,12 +191,16 @@ func (r *registration) countWriteLag(w *ownWrites) {
 	if r.writeLags.Add(1) > 1 {
 		return
 	}
-	resource := w.made[0].Resource
-	if w.missing.in != nil {
-		resource = w.missing.write.Resource
-	}
 	r.log.Info("A cache lacks a write of a handler. The object is reconciled nevertheless. Further cases are only counted",
-		keyObject, w.id.NamespacedKey, keyResource, resource.String(), keyLimit, r.controller.config.MaxWriteLag.String())
+		keyObject, w.id.NamespacedKey, keyResource, w.lacking().String(), keyLimit, r.controller.config.MaxWriteLag.String())
+}
+
+// lacking returns the type of the write that is missing, or of one whose outcome has not been read yet.
+func (w *ownWrites) lacking() schema.GroupResource {
+	if w.missing.in == nil {
+		return w.unknown[0].Resource
+	}
+	return w.missing.write.Resource
 }
 
 // reportWriteLags reports to the metrics, unless Metrics.Forget can have been called.

@@ -193,14 +193,7 @@ func TestD12_NextCallWaitsForTheWritesOfTheLastOne(t *testing.T) {
 // All kinds of writes are waited for, in all caches that the type reads.
 func TestD12_WritesOfAllKinds(t *testing.T) {
 	child := func(l *lagging) *unstructured.Unstructured { return lagObject(lagChildren, "c", nil) }
-	for name, test := range map[string]struct {
-		holds      schema.GroupVersionResource
-		finalizers []string // of the existing child
-		deleted    bool     // the existing child is being deleted
-		standalone bool     // the children are watched by StartWatch
-		write      func(ctx context.Context, l *lagging) error
-		noWait     bool
-	}{
+	for name, test := range map[string]ownWriteCase{
 		"an update of the object": {holds: lagParents, write: func(ctx context.Context, l *lagging) error {
 			_, err := l.server.Resource(lagParents).Namespace("default").Apply(ctx, "first",
 				lagObject(lagParents, "first", map[string]string{"x": "y"}), metav1.ApplyOptions{FieldManager: "h", Force: true})
@@ -281,49 +274,65 @@ func TestD12_WritesOfAllKinds(t *testing.T) {
 			return nil
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				opts := []dynamiccontroller.ServeOption{dynamiccontroller.Owns(lagChildren)}
-				if test.standalone {
-					opts = nil
-				}
-				l := newLagging(t, dynamiccontroller.Config{}, opts...)
-				if test.standalone {
-					_, err := l.controller.StartWatch(lagChildren,
-						func(context.Context, dynamiccontroller.Object) []dynamiccontroller.ObjectIdentifiers { return nil })
-					if err != nil {
-						t.Fatal(err)
-					}
-				}
-				existing := child(l)
-				existing.SetFinalizers(test.finalizers)
-				l.server.Apply(existing)
-				if test.deleted {
-					l.server.Delete(dynamiccontroller.ObjectIdentifiers{NamespacedKey: "default/c", GVR: lagChildren})
-				}
-				l.server.Apply(lagObject(lagParents, "first", nil))
-				controllertest.WaitIdle(t, l.controller)
-				l.called()
-				release := l.server.HoldWatches(test.holds)
-				defer release()
-				l.write = func(ctx context.Context, _ string) error {
-					l.write = nil
-					return test.write(ctx, l)
-				}
-				l.controller.Enqueue(l.id("first"))
-				l.wantCalls("the first time", "first")
-				l.controller.Enqueue(l.id("first"))
-				if test.noWait {
-					l.wantCalls("at once", "first")
-					return
-				}
-				l.wantCalls("while the write has not arrived")
-				release()
-				if got := l.called(); len(got) == 0 {
-					t.Error("the handler was not called after the write has arrived")
-				}
-			})
-		})
+		t.Run(name, func(t *testing.T) { synctest.Test(t, test.run) })
+	}
+}
+
+// ownWriteCase is a write of a handler to its object, to an existing child or to another one.
+type ownWriteCase struct {
+	holds      schema.GroupVersionResource
+	finalizers []string // of the existing child
+	deleted    bool     // the existing child is being deleted
+	standalone bool     // the children are watched by StartWatch
+	write      func(ctx context.Context, l *lagging) error
+	noWait     bool
+}
+
+func (c ownWriteCase) run(t *testing.T) {
+	opts := []dynamiccontroller.ServeOption{dynamiccontroller.Owns(lagChildren)}
+	if c.standalone {
+		opts = nil
+	}
+	l := newLagging(t, dynamiccontroller.Config{}, opts...)
+	if c.standalone {
+		_, err := l.controller.StartWatch(lagChildren,
+			func(context.Context, dynamiccontroller.Object) []dynamiccontroller.ObjectIdentifiers { return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	existing := lagObject(lagChildren, "c", nil)
+	existing.SetFinalizers(c.finalizers)
+	l.server.Apply(existing)
+	if c.deleted {
+		l.server.Delete(dynamiccontroller.ObjectIdentifiers{NamespacedKey: "default/c", GVR: lagChildren})
+	}
+	l.server.Apply(lagObject(lagParents, "first", nil))
+	controllertest.WaitIdle(t, l.controller)
+	l.called()
+	l.wantWait(c.holds, !c.noWait, func(ctx context.Context) error { return c.write(ctx, l) })
+}
+
+// wantWait calls the handler, which calls write while the watch of a type is held. It then enqueues the object again.
+func (l *lagging) wantWait(holds schema.GroupVersionResource, waits bool, write func(context.Context) error) {
+	l.t.Helper()
+	release := l.server.HoldWatches(holds)
+	defer release()
+	l.write = func(ctx context.Context, _ string) error {
+		l.write = nil
+		return write(ctx)
+	}
+	l.controller.Enqueue(l.id("first"))
+	l.wantCalls("the first time", "first")
+	l.controller.Enqueue(l.id("first"))
+	if !waits {
+		l.wantCalls("at once", "first")
+		return
+	}
+	l.wantCalls("while the write has not arrived")
+	release()
+	if got := l.called(); len(got) == 0 {
+		l.t.Error("the handler was not called after the write has arrived")
 	}
 }
 
@@ -366,8 +375,6 @@ func TestD12_LostResponses(t *testing.T) {
 				l.server.Apply(lagObject(lagParents, "first", nil))
 				controllertest.WaitIdle(t, l.controller)
 				l.called()
-				release := l.server.HoldWatches(lagChildren)
-				defer release()
 				l.server.PrependReactor("*", lagChildren.Resource, func(action clienttesting.Action) (bool, runtime.Object, error) {
 					if isRead := action.GetVerb() == "list"; isRead && !test.unread || action.GetVerb() == "watch" {
 						return false, nil, nil
@@ -376,25 +383,12 @@ func TestD12_LostResponses(t *testing.T) {
 					}
 					return true, nil, errLost
 				})
-				l.write = func(ctx context.Context, _ string) error {
-					l.write = nil
+				l.wantWait(lagChildren, test.waits, func(ctx context.Context) error {
 					if err := test.write(ctx, l.in(lagChildren)); !errors.Is(err, errLost) {
 						t.Errorf("got error %v", err)
 					}
 					return nil
-				}
-				l.controller.Enqueue(l.id("first"))
-				l.wantCalls("the first time", "first")
-				l.controller.Enqueue(l.id("first"))
-				if !test.waits {
-					l.wantCalls("at once", "first")
-					return
-				}
-				l.wantCalls("while the write has not arrived")
-				release()
-				if got := l.called(); len(got) == 0 {
-					t.Error("the handler was not called after the write has arrived")
-				}
+				})
 			})
 		})
 	}

@@ -47,8 +47,12 @@ type ExpectationsConfig struct {
 	Timeout time.Duration
 }
 
-// Expectations records the creations and deletions of an owner's children until the cache shows them. With
-// Expectations, a handler that counts children in a lagging cache can avoid creating or deleting too many:
+// Expectations records the creations and deletions of an owner's children until the cache shows them. The engine does
+// not call a handler again until the caches contain what it has written: see D12 in package dynamiccontroller. This
+// does not include creations with a generated name whose response was lost, the writes of the previous leader after a
+// crash, a watch that lags for longer than Config.MaxWriteLag, and clients whose config does not record writes. If
+// these matter, a handler that counts children uses Expectations, which generates the names itself and reads the
+// children once in each run, to create and delete not too many:
 //
 //	if err := e.CatchUp(ctx, owner, gvr, namespace, selector); err != nil {
 //		return err

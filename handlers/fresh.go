@@ -21,6 +21,10 @@ import (
 // Fresh therefore reads an object from the API server until the cache holds the same version. After that, the cache is
 // sufficient because only the leader removes the platform's finalizers.
 //
+// Between two calls in the same run, the engine waits until the cache contains what the handler has written: see D12 in
+// package dynamiccontroller. Fresh is therefore only needed for the first calls of a run. L6 covers these after an
+// orderly change of leaders, but neither after a crash nor if the cache lags for more than half a second.
+//
 // Fresh costs one get per object and run, and more while the cache lags. It needs get on the type. Get returns a
 // NotFound if the cache does not hold the object, even if the object exists; an event for the object will follow. List
 // returns the objects in the cache.

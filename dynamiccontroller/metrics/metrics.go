@@ -108,6 +108,7 @@ func (r *Reconciles) Reconciled(done dynamiccontroller.Reconcile) {
 	}
 	r.duration.WithLabelValues(labels...).Observe(done.Took.Seconds())
 	r.queued.WithLabelValues(labels...).Observe(done.Queued.Seconds())
+	r.lags.WithLabelValues(labels...) // zero until WriteLagged is called
 }
 
 // Synced implements [dynamiccontroller.Metrics].

@@ -119,6 +119,47 @@ func (c *census) observe(change watch.EventType, parent string) {
 	}
 }
 
+// edit edits parents and deletes children at random times, so that edits meet the handler in all states. It returns the
+// last value of each parent.
+func (r *replacer) edit(parents int) (last map[string]string) {
+	last = map[string]string{}
+	children := r.harness.client.Resource(r.children).Namespace(r.namespace)
+	for i := range *ownWrites {
+		name := fmt.Sprintf("p%d", i%parents)
+		last[name] = fmt.Sprint(i)
+		if i < parents {
+			r.apply(r.parents, name, 0)
+		}
+		r.merge(r.parents, r.namespace, name, `{"metadata":{"annotations":{"wanted":"`+last[name]+`"}}}`)
+		if i%7 == 6 {
+			r.noError(children.DeleteCollection(r.Context(), metav1.DeleteOptions{},
+				metav1.ListOptions{LabelSelector: "parent=" + name}))
+		}
+		time.Sleep(rand.N(time.Second / time.Duration(parents)))
+	}
+	return last
+}
+
+// compare returns an error unless each parent has one child with its last value.
+func (r *replacer) compare(last map[string]string) error {
+	list, err := r.harness.client.Resource(r.children).Namespace(r.namespace).List(r.Context(), metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var got []string
+	for _, child := range list.Items {
+		parent := child.GetLabels()["parent"]
+		if child.GetLabels()[wanted] != last[parent] {
+			return fmt.Errorf("%s has the value %s, want %s", parent, child.GetLabels()[wanted], last[parent])
+		}
+		got = append(got, parent)
+	}
+	if len(got) != len(last) {
+		return fmt.Errorf("got the children of %s", strings.Join(got, ", "))
+	}
+	return nil
+}
+
 // All watches lag. Parents are edited, and children are deleted, before and while they are replaced. A handler without
 // expectations creates no child twice. With the promise switched off, it does.
 func TestD12_HandlersReadWhatTheyHaveWritten(t *testing.T) {
@@ -138,38 +179,8 @@ func TestD12_HandlersReadWhatTheyHaveWritten(t *testing.T) {
 			counted := r.census()
 			h.run(r.controller)
 			h.synced(r.controller, r.parents)
-			last := map[string]string{}
-			for i := range *ownWrites {
-				name := fmt.Sprintf("p%d", i%parents)
-				last[name] = fmt.Sprint(i)
-				if i < parents {
-					h.apply(r.parents, name, 0)
-				}
-				h.merge(r.parents, h.namespace, name, `{"metadata":{"annotations":{"wanted":"`+last[name]+`"}}}`)
-				if i%7 == 6 {
-					h.noError(h.client.Resource(r.children).Namespace(h.namespace).DeleteCollection(h.Context(),
-						metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "parent=" + name}))
-				}
-				time.Sleep(rand.N(time.Second / time.Duration(parents))) // edits meet the handler in all states
-			}
-			h.eventually("each parent has the wanted child", func() error {
-				list, err := h.client.Resource(r.children).Namespace(h.namespace).List(h.Context(), metav1.ListOptions{})
-				if err != nil {
-					return err
-				}
-				var got []string
-				for _, child := range list.Items {
-					parent := child.GetLabels()["parent"]
-					if child.GetLabels()[wanted] != last[parent] {
-						return fmt.Errorf("%s has the value %s, want %s", parent, child.GetLabels()[wanted], last[parent])
-					}
-					got = append(got, parent)
-				}
-				if len(got) != len(last) {
-					return fmt.Errorf("got the children of %s", strings.Join(got, ", "))
-				}
-				return nil
-			})
+			last := r.edit(parents)
+			h.eventually("each parent has the wanted child", func() error { return r.compare(last) })
 			counted.mu.Lock()
 			got := counted.duplicates
 			counted.mu.Unlock()
