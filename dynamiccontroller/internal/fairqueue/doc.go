@@ -79,7 +79,7 @@
 //
 // An item that was processed can wait for something before it may be handed out again. [Queue.Settle] gives back its
 // place, so that it counts toward no limit, and [Queue.Done] ends the wait. In between, additions, delays and causes
-// merge, as while an item is running.
+// merge, as while an item is running. [Group.Hold] does the same to an item that is not running.
 //
 // # Stopping a group
 //

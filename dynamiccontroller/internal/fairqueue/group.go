@@ -20,7 +20,7 @@ type Stats struct {
 	Live, Background int           // items waiting in each lane
 	Delayed          int           // delayed items, including those that are also waiting or running
 	Running          int           // items for which neither Settle nor Done was called, also from before Open
-	Settling         int           // items for which Settle was called, but not Done, also from before Open
+	Settling         int           // items for which Settle or Hold was called, but not Done, also from before Open
 	Oldest           time.Duration // how long the first item of either lane has been waiting, whichever is longer
 }
 
@@ -177,6 +177,32 @@ func (h Group[T, K, N, V]) Add(lane Lane, names ...N) bool {
 	return true
 }
 
+// Hold makes an item settle that is neither running nor settling, whether it is in the queue or not: it is not handed
+// out until Done is called. If it is waiting, it waits again after Done. Hold returns false, and has no effect, if the
+// item is running or settling, if the handle is no longer valid, or if the group or the queue is stopped.
+func (h Group[T, K, N, V]) Hold(name N) bool {
+	flowNames := h.lockAndFlow([]N{name})
+	defer h.q.mu.Unlock()
+	if h.rejectsLocked() {
+		return false
+	}
+	g, flowName := h.opening.g, ""
+	if flowNames != nil {
+		flowName = flowNames[0]
+	}
+	it := h.q.itemLocked(g, name, flowName)
+	if it.held() {
+		return false
+	}
+	it.opening, it.hold = h.opening.number, settling
+	if it.queued {
+		h.q.leaveLaneLocked(g, it)
+	}
+	g.settling.pushBack(&it.element)
+	h.q.placeLocked(g)
+	return true
+}
+
 // AddAfter adds an item to the live lane after d, or immediately if d is not positive. It has no effect if the item is
 // due earlier, or already in the live lane and Options.KeepDelays is not set. The delay of a running item starts
 // immediately. AddAfter returns false if the handle is no longer valid, or the group or the queue is stopped.
@@ -286,7 +312,7 @@ type group[T, K, N comparable, V any] struct {
 	waiting  [2]int                     // items by lane
 	running  list[*item[T, K, N, V]]    // oldest first
 	left     list[*item[T, K, N, V]]    // items that were running when Stop was called, and still are
-	settling list[*item[T, K, N, V]]    // items for which Settle was called, and Done was not
+	settling list[*item[T, K, N, V]]    // items for which Settle or Hold was called, and Done was not
 	delays   delayHeap[*item[T, K, N, V]]
 
 	credit    int // items left in the current turn
@@ -320,7 +346,7 @@ type item[T, K, N comparable, V any] struct {
 	name    N // not set in a shared item
 	flow    *flow[T, K, N, V]
 	since   time.Duration // when the item started to wait or to run
-	opening uint32        // number of the group's opening when the item was handed out; 0 if the item is not held
+	opening uint32        // number of the group's opening when the item was handed out or held; 0 if it is not held
 	queued  bool          // the item is in its lane, or Done will add it to the lane
 	shared  bool          // the struct represents several items; see backlog
 	hold    hold          // how the item is held
@@ -328,19 +354,19 @@ type item[T, K, N comparable, V any] struct {
 	cause   Cause[T] // why the item is waiting or, if it is held, why it will wait again
 }
 
-// hold is how an item is held, from when it is handed out until Done is called.
+// hold is how an item is held, from when it is handed out, or Hold is called, until Done is called.
 type hold uint8
 
 const (
 	running  hold = iota
 	left          // Stop was called while the item was running
-	settling      // Settle was called
+	settling      // Settle or Hold was called
 )
 
 // held reports whether the item is running or settling: it is not handed out until Done is called.
 func (it *item[T, K, N, V]) held() bool { return it.opening != 0 }
 
-// isOf reports whether the item is held and was handed out during the opening, which can be nil.
+// isOf reports whether the item is held since the opening, which can be nil.
 func (it *item[T, K, N, V]) isOf(s *opening[T, K, N, V]) bool {
 	return s != nil && it.opening == s.number
 }

@@ -55,6 +55,18 @@ func (q *Queue[T, K, N, V]) pushLocked(g *group[T, K, N, V], it *item[T, K, N, V
 	q.placeLocked(g)
 }
 
+// leaveLaneLocked removes a queued item that is to be held from its lane. It must be marked as held.
+func (q *Queue[T, K, N, V]) leaveLaneLocked(g *group[T, K, N, V], it *item[T, K, N, V]) {
+	q.waiting--
+	if it.lane == Background {
+		g.leaveBackgroundLocked(it.flow)
+		return
+	}
+	it.flow.live.remove(&it.element)
+	g.waiting[Live]--
+	g.placeFlow(it.flow)
+}
+
 // leaveBackgroundLocked must be called when an item has left the background lane of the flow. It removes stale entries
 // from the head of the lane, so that the first entry always belongs to a waiting item.
 func (g *group[T, K, N, V]) leaveBackgroundLocked(f *flow[T, K, N, V]) {

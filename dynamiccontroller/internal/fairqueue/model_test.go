@@ -312,6 +312,23 @@ func (m *model) settle(item string) bool {
 	return true
 }
 
+// hold makes an item settle through a handle from the given opening.
+func (m *model) hold(item string, opening int) bool {
+	g := m.groups[groupOf(item)]
+	if _, held := m.running[item]; held || !g.open || g.stopped || g.opening != opening {
+		return false
+	}
+	m.running[item] = modelRun{settles: true, opening: opening}
+	for lane, items := range g.lanes {
+		if at := slices.Index(items, item); at >= 0 {
+			g.lanes[lane] = slices.Delete(items, at, at+1)
+			g.again[item] = Lane(lane)
+		}
+	}
+	m.place(groupOf(item))
+	return true
+}
+
 func (m *model) done(item string) {
 	run, running := m.running[item]
 	if !running {

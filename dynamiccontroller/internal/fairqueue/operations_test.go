@@ -217,6 +217,15 @@ func (p *pair) settle(t *rapid.T, items []string) {
 	}
 }
 
+// hold calls Hold on the handle of one of the last openings of the item's group.
+func (p *pair) hold(t *rapid.T, item string) {
+	openings := p.opened[groupOf(item)]
+	opening := rapid.IntRange(max(0, len(openings)-2), len(openings)-1).Draw(t, "opening")
+	if got, want := openings[opening].Hold(item), p.m.hold(item, opening); got != want {
+		t.Fatalf("Hold returned %t for %s, want %t", got, item, want)
+	}
+}
+
 // operations returns the operations by name. After each of them, rapid calls check.
 func (p *pair) operations(groups, items []string) map[string]func(*rapid.T) {
 	item, group := rapid.SampledFrom(items), rapid.SampledFrom(groups)
@@ -229,6 +238,7 @@ func (p *pair) operations(groups, items []string) map[string]func(*rapid.T) {
 	}
 	return map[string]func(*rapid.T){
 		"settle": func(t *rapid.T) { p.settle(t, items) },
+		"hold":   func(t *rapid.T) { p.hold(t, item.Draw(t, "item")) },
 		// rapid draws an operation with several names more often.
 		"next 1": p.next, "next 2": p.next, "next 3": p.next,
 		"done 1": done, "done 2": done, "done 3": done,
