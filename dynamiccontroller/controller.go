@@ -32,6 +32,7 @@ type DynamicController struct {
 
 	queue    *queue
 	settling *settling
+	ledger   writes.Ledger // of runs without leader election
 	pool     *typewatch.Pool
 
 	mapperPanicked atomic.Bool // a panic of the REST mapper has been logged

@@ -150,7 +150,8 @@
 //     (its own, those of owned and watched types, and standalone watches) contains the writes of the first call,
 //     deletions included, or Config.MaxWriteLag has passed, which is counted. An object that waits occupies no worker
 //     and delays no other object, and neither an event nor Enqueue ends its wait. The writes must be sent with the
-//     context of the call, and with a config of package replica or of [RecordWrites].
+//     context of the call, and with a config of package replica or of [RecordWrites]. The calls can belong to different
+//     runs, also to those of two leaders if the first one has released its Lease: see L6 of package replica.
 //
 // Fairness, across all runs:
 //
@@ -178,7 +179,7 @@
 //   - H1: A type, and with it each of its objects, belongs to one shard. The shard depends on the type's group and
 //     resource and on the number of shards only. Current runs have the same number of shards and serve different ones.
 //   - H5: Each run reconciles each object of its shard once, and D1 holds from then on. L5 holds for a shard that
-//     RunWatches keeps warm. L6 of package replica holds for the first calls.
+//     RunWatches keeps warm. L6 of package replica holds for each shard.
 //   - H8: [WithBucketLabel] only narrows a watch. An event reconciles objects of the type that declares the watch,
 //     whatever the label of the object contains, and objects without the label are always received.
 //   - H9: Only types of shards that are led or kept warm are watched. A watch that several types share runs as long as
@@ -200,8 +201,9 @@
 //     such as events. A scaled object is not waited for in a cache that does not contain it, because the response has
 //     no labels. If a watch selects objects by a field other than the name and the namespace, a write to an object that
 //     it does not select is waited for until the watch receives a later change. While a restore of etcd has not been
-//     noticed, a write can be missing. D12 holds within a run, and until the type is stopped. For the first call of the
-//     next leader, see H5 and L6.
+//     noticed, a write can be missing. When a run ends or a type is stopped, the writes of the last ten seconds are
+//     remembered, at least the newest 5,000. Calls that return later, because the handler ignores its context, are not
+//     waited for. Two controllers of [NewDynamicController] for different clusters must not run with the same Lease.
 //   - If connections are lost repeatedly, a change to a type's schema can be detected up to five minutes late. Types
 //     whose API group has no dot, such as core and apps, are not relisted to detect such changes.
 //   - A handler that ignores its context keeps its worker until it returns, or until its run has ended. A transform

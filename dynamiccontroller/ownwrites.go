@@ -2,37 +2,37 @@ package dynamiccontroller
 
 import (
 	"context"
-	"net/http"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 	"github.com/dynamic-controller/engine/internal/protect"
 	"github.com/dynamic-controller/engine/internal/writes"
 )
 
-// ownWrites are writes of a handler call that a cache of its type lacks. Until the caches contain them, the queue does
-// not hand out the object of the call.
+// ownWrites are writes of a handler call that a cache of its type lacks, or those of the calls of a previous leader.
+// Until the caches contain them, the queue does not hand out the object of the call.
 //
-//	handler returns ─▶ Settle ─▶ all caches contain the writes ────┐
-//	                              Config.MaxWriteLag has passed ───┼─▶ Done
-//	                              the run or the type has ended ───┘
+//	handler returns ─▶ Settle ─┬─▶ all caches contain the writes ───┐
+//	run begins ──────▶ Hold ───┘    Config.MaxWriteLag has passed ──┼─▶ Done
+//	                                the run or the type has ended ──┘
 type ownWrites struct {
 	reg     *registration
 	run     *run
 	id      ObjectIdentifiers
-	limit   time.Time
-	made    []ownWrite
+	made    []writes.Write
 	unknown []unknownWrite
 	// outcomes are the unknown writes that have been read from the API server, nil until then.
-	outcomes atomic.Pointer[[]ownWrite]
-	missing  missing // checked first
+	outcomes atomic.Pointer[[]writes.Write]
 	over     atomic.Bool
+
+	// The fields below are used only by the goroutine that adds the object, and then by check.
+	limit   time.Time
+	starts  bool    // the limit counts from when the type has synced
+	missing missing // checked first
 }
 
 // unknownWrite is the target of a request with an unknown outcome, and a cache that a type reads it from.
@@ -41,21 +41,16 @@ type unknownWrite struct {
 	in *typewatch.Subscription
 }
 
-type ownWrite struct {
-	writes.Write
-	history int64 // see typewatch.Pool.HistoryOf
-}
-
 // missing is a cache that lacks a write.
 type missing struct {
 	in    *typewatch.Subscription
-	write ownWrite
+	write writes.Write
 	mark  typewatch.Mark
 }
 
 // isLacking reports whether the cache lacks the write.
 func (m *missing) isLacking() bool {
-	return m.in != nil && m.in.Lacks(m.write.Write, m.write.history, &m.mark)
+	return m.in != nil && m.in.Lacks(m.write, m.write.History, &m.mark)
 }
 
 // finish is called when a handler call has returned, or was not made. It calls the queue's Done, at once or when the
@@ -66,37 +61,54 @@ func (c *DynamicController) finish(id ObjectIdentifiers, in *run, made *call) {
 		c.queue.Done(id)
 		return
 	}
-	if c.settling.add(w) && len(w.unknown) > 0 {
-		in.reads.Go(w.read)
-	}
+	w.wait()
 }
 
-// ownWritesOf returns the writes of a call to the API server of the controller, or nil.
+// ownWritesOf returns the writes of a call to the API server of the controller, or nil. It adds them to the ledger.
 func (c *DynamicController) ownWritesOf(id ObjectIdentifiers, in *run, made *call) *ownWrites {
 	if made == nil || c.config.MaxWriteLag < 0 {
 		return nil
 	}
 	all, unknown := made.writes.Take()
+	all = slices.DeleteFunc(all, func(w writes.Write) bool { return !c.isServer(w.Server) })
+	unknown = slices.DeleteFunc(unknown, func(t writes.Target) bool { return !c.isServer(t.Server) })
 	if len(all) == 0 && len(unknown) == 0 {
 		return nil
 	}
-	w := &ownWrites{reg: made.reg, run: in, id: id, limit: time.Now().Add(c.config.MaxWriteLag)}
-	for _, write := range all {
-		if c.isServer(write.Server) {
-			w.made = append(w.made, c.ownWrite(write))
-		}
-	}
-	for _, target := range unknown {
-		in := w.findCache(func(s *typewatch.Subscription) bool { return s.View().GroupResource() == target.Resource })
-		if in != nil && c.isServer(target.Server) {
-			w.unknown = append(w.unknown, unknownWrite{target, in})
-		}
-	}
+	c.setHistories(all)
+	written := writes.Call{Resource: id.GVR.GroupResource(), Object: id.NamespacedKey, Writes: all, Unknown: unknown}
+	in.ledger.Add(written)
+	w := c.newOwnWrites(made.reg, in, id)
+	w.add(written)
 	return w
 }
 
-func (c *DynamicController) ownWrite(w writes.Write) ownWrite {
-	return ownWrite{w, c.pool.HistoryOf(w.Resource.Group)}
+func (c *DynamicController) setHistories(made []writes.Write) {
+	for i := range made {
+		made[i].History = c.pool.HistoryOf(made[i].Resource.Group)
+	}
+}
+
+func (c *DynamicController) newOwnWrites(reg *registration, in *run, id ObjectIdentifiers) *ownWrites {
+	return &ownWrites{reg: reg, run: in, id: id, limit: time.Now().Add(c.config.MaxWriteLag)}
+}
+
+// add adds the writes of a call.
+func (w *ownWrites) add(written writes.Call) {
+	w.made = append(w.made, written.Writes...)
+	for _, target := range written.Unknown {
+		in := w.findCache(func(s *typewatch.Subscription) bool { return s.View().GroupResource() == target.Resource })
+		if u := (unknownWrite{target, in}); in != nil && !slices.Contains(w.unknown, u) {
+			w.unknown = append(w.unknown, u)
+		}
+	}
+}
+
+// wait ends the wait when the caches contain the writes, or the limit has been reached. The queue must hold the object.
+func (w *ownWrites) wait() {
+	if w.reg.controller.settling.add(w) && len(w.unknown) > 0 {
+		w.run.read(w.read)
+	}
 }
 
 // isServer reports whether writes to a server are in the caches. Servers that are not known are assumed to be the same.
@@ -106,20 +118,24 @@ func (c *DynamicController) isServer(server string) bool {
 
 // read reads the unknown writes once.
 func (w *ownWrites) read() {
+	if w.over.Load() {
+		return
+	}
 	c := w.reg.controller
-	ctx, cancel := context.WithDeadline(w.run.base, w.limit)
+	ctx, cancel := context.WithTimeout(w.run.base, c.config.MaxWriteLag)
 	defer cancel()
-	outcomes := []ownWrite{}
+	outcomes := []writes.Write{}
 	for _, u := range w.unknown {
 		protected := protect.Call(func() {
 			if write, err := u.in.Read(ctx, u.Target); err == nil {
-				outcomes = append(outcomes, c.ownWrite(write))
+				outcomes = append(outcomes, write)
 			}
 		})
 		if protected != nil {
 			w.reg.log.Error(protected, "A client panicked", keyObject, w.id.NamespacedKey, keyStack, string(protected.Stack))
 		}
 	}
+	c.setHistories(outcomes)
 	w.outcomes.Store(&outcomes)
 	c.settling.wake()
 }
@@ -177,9 +193,13 @@ func (w *ownWrites) end() {
 func (w *ownWrites) check(now time.Time) (lagged bool) {
 	switch {
 	case w.over.Load():
-	case typewatch.IsClosed(w.reg.stopped), !w.isMissing(): // the end of a subscription causes a check
+	case !w.isMissing():
 		w.end()
-	case !now.Before(w.limit):
+	case w.starts: // the first list can take longer than the limit, and no object is reconciled before
+		w.starts = !w.reg.feed.Primary().View().HasSynced()
+		w.limit = now.Add(w.reg.controller.config.MaxWriteLag)
+	case now.Before(w.limit):
+	default:
 		w.end()
 		return true
 	}
@@ -220,143 +240,4 @@ func (r *registration) reportWriteLags(n int) {
 	for range n {
 		callUserCode(r.log, "Metrics panicked", func() { metrics.WriteLagged(r.gvr) })
 	}
-}
-
-// settling holds the objects that wait for own writes. A goroutine of the crew checks them after each change of a
-// cache. The check of an object whose cache has received nothing takes less than 0.1 microseconds.
-type settling struct {
-	woken chan struct{} // its capacity is one
-	count atomic.Int64  // number of objects that wait
-
-	checks sync.Mutex // held during a check, because the goroutine of a crew can end after that of the next has begun
-
-	mu      sync.Mutex // guards waiting
-	waiting []*ownWrites
-}
-
-func newSettling() *settling { return &settling{woken: make(chan struct{}, 1)} }
-
-// wake causes a check. It does not block.
-func (s *settling) wake() {
-	if s.count.Load() == 0 {
-		return
-	}
-	select {
-	case s.woken <- struct{}{}:
-	default:
-	}
-}
-
-// add adds an object. If its run has ended, add ends the wait and returns false.
-func (s *settling) add(w *ownWrites) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if w.run.hasEnded() {
-		w.end()
-		return false
-	}
-	s.waiting = append(s.waiting, w)
-	s.count.Add(1)
-	s.wake() // something can have arrived before the object was added
-	return true
-}
-
-// endRun ends the waits of a run that has ended.
-func (s *settling) endRun(r *run) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, w := range s.waiting {
-		if w.run == r {
-			w.end()
-		}
-	}
-	s.removeLocked()
-}
-
-// removeLocked removes the objects that wait no more.
-func (s *settling) removeLocked() {
-	before := len(s.waiting)
-	// In a new slice, because a check can be reading the former one.
-	kept := slices.DeleteFunc(slices.Clone(s.waiting), func(w *ownWrites) bool { return w.over.Load() })
-	s.waiting = kept
-	s.count.Add(int64(len(kept) - before))
-}
-
-// work checks the waits until stop is closed.
-func (s *settling) work(stop <-chan struct{}) {
-	limit := time.NewTimer(0)
-	defer limit.Stop()
-	for {
-		select {
-		case <-s.woken:
-		case <-limit.C:
-		case <-stop:
-			s.wake() // the goroutine of the next crew, which does not know the limits of this one
-			return
-		}
-		if next, waiting := s.check(time.Now()); waiting {
-			limit.Reset(time.Until(next))
-		} else {
-			limit.Stop()
-		}
-	}
-}
-
-// check checks all waits, and returns the earliest limit of the remaining ones.
-func (s *settling) check(now time.Time) (limit time.Time, waiting bool) {
-	s.checks.Lock()
-	defer s.checks.Unlock()
-	s.mu.Lock()
-	all := s.waiting
-	s.mu.Unlock()
-	ended, lags := false, map[*registration]int{}
-	for _, w := range all { // without the lock, because workers add others
-		if w.check(now) {
-			lags[w.reg]++
-			w.reg.countWriteLag(w)
-		}
-		ended = ended || w.over.Load()
-	}
-	for reg, n := range lags {
-		go reg.reportWriteLags(n) // because other objects wait
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if ended {
-		s.removeLocked()
-	}
-	if len(s.waiting) == 0 {
-		return limit, false
-	}
-	return s.waiting[0].limit, true
-}
-
-// RecordWrites returns a copy of cfg for the clients with which handlers write, in programs without package replica,
-// whose fenced configs do the same. Between two calls of a handler for the same object, the caches that its type reads
-// then contain the writes of the first call; see [Config].MaxWriteLag. A write belongs to the call whose context, or a
-// context derived from it, it was sent with. If [NewForConfig] has created the controller, writes to another host than
-// that of its config are not waited for.
-func RecordWrites(cfg *rest.Config) *rest.Config {
-	recorded := rest.CopyConfig(cfg)
-	recorded.Wrap(func(next http.RoundTripper) http.RoundTripper { return writeRecorder{next} })
-	return recorded
-}
-
-type writeRecorder struct{ next http.RoundTripper }
-
-// WrappedRoundTripper returns the wrapped transport, for client-go.
-func (t writeRecorder) WrappedRoundTripper() http.RoundTripper { return t.next }
-
-func (t writeRecorder) RoundTrip(r *http.Request) (*http.Response, error) {
-	response, err := t.next.RoundTrip(r)
-	switch {
-	case writes.From(r.Context()) == nil:
-	case err != nil, response.StatusCode >= http.StatusInternalServerError:
-		writes.RecordLost(r) // it can have been executed
-	case response.StatusCode < http.StatusMultipleChoices:
-		response.Body = writes.Observe(r, response.Header, response.Body, func(w writes.Write) {
-			writes.Record(r.Context(), w)
-		})
-	}
-	return response, err
 }

@@ -3,10 +3,7 @@ package dynamiccontroller_test
 import (
 	"context"
 	"errors"
-	"io"
-	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -408,61 +404,6 @@ func createGenerated(ctx context.Context, children dynamic.ResourceInterface) er
 	return err
 }
 
-// Clients of a config of RecordWrites record what they have written for the call whose context they carry.
-func TestRecordWrites(t *testing.T) {
-	for name, test := range map[string]struct {
-		method       string
-		status       int // 0 if there is no response
-		made, failed int // numbers of writes and of unknown ones
-	}{
-		"a write":                     {http.MethodPut, http.StatusOK, 1, 0},
-		"a deletion":                  {http.MethodDelete, http.StatusOK, 1, 0},
-		"a conflict":                  {http.MethodPut, http.StatusConflict, 0, 0},
-		"a read":                      {http.MethodGet, http.StatusOK, 0, 0},
-		"no response to a read":       {http.MethodGet, 0, 0, 0},
-		"no response":                 {http.MethodPut, 0, 0, 1},
-		"a timeout of the API server": {http.MethodPut, http.StatusGatewayTimeout, 0, 1},
-	} {
-		cfg := dynamiccontroller.RecordWrites(&rest.Config{Host: "http://api", Transport: respond{test.status}})
-		client := must(rest.HTTPClientFor(cfg))
-		for _, carried := range []*writes.Recorder{{}, nil} {
-			ctx := context.WithValue(t.Context(), writes.Key{}, carried)
-			r := must(http.NewRequestWithContext(ctx, test.method, "http://api/api/v1/namespaces/x/configmaps/a", http.NoBody))
-			response, err := client.Do(r)
-			if (err == nil) != (test.status > 0) {
-				t.Errorf("%s: got error %v", name, err)
-			}
-			if err == nil {
-				if text := must(io.ReadAll(response.Body)); string(text) != respondedObject {
-					t.Errorf("%s: read %s", name, text)
-				}
-				_ = response.Body.Close()
-			}
-			if carried == nil {
-				continue
-			}
-			if made, unknown := carried.Take(); len(made) != test.made || len(unknown) != test.failed {
-				t.Errorf("%s: recorded %+v, unknown %+v", name, made, unknown)
-			}
-		}
-	}
-}
-
-const respondedObject = `{"metadata":{"name":"a","uid":"u","resourceVersion":"7"}}`
-
-// respond is an API server that returns an object with a status, or fails if it is zero.
-type respond struct{ status int }
-
-func (r respond) RoundTrip(*http.Request) (*http.Response, error) {
-	if r.status == 0 {
-		return nil, errLost
-	}
-	return &http.Response{
-		StatusCode: r.status, Header: http.Header{"Content-Type": {"application/json"}},
-		Body: io.NopCloser(strings.NewReader(respondedObject)),
-	}, nil
-}
-
 type lagCounter struct {
 	dynamiccontroller.NoMetrics
 	n atomic.Int64
@@ -499,6 +440,28 @@ func TestD12_LimitOfTheWait(t *testing.T) {
 	})
 }
 
+// A type is served with another selector, whose list fails, so that the replacement never takes effect. The limit
+// counts from the call nevertheless.
+func TestD12_LimitDuringAReplacement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLagging(t, dynamiccontroller.Config{MaxWriteLag: 10 * time.Second}, dynamiccontroller.Owns(lagChildren))
+		defer l.server.HoldWatches(lagChildren)()
+		l.write = l.createOnce(nil)
+		l.server.Apply(lagObject(lagParents, "first", nil))
+		l.wantCalls("created", "first")
+		l.server.PrependReactor("list", lagParents.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errLost
+		})
+		l.serve(dynamiccontroller.Owns(lagChildren),
+			dynamiccontroller.WithLabelSelector(labels.SelectorFromSet(labels.Set{"a": "b"})))
+		l.controller.Enqueue(l.id("first"))
+		time.Sleep(9 * time.Second)
+		l.wantCalls("before the limit")
+		time.Sleep(time.Second)
+		l.wantCalls("at the limit", "first")
+	})
+}
+
 // A type does not end later because the cache of a standalone watch, which remains, lacks a write.
 func TestD12_WaitForAStandaloneWatchEndsWithTheType(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -509,7 +472,8 @@ func TestD12_WaitForAStandaloneWatchEndsWithTheType(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		defer l.server.HoldWatches(lagChildren)()
+		release := l.server.HoldWatches(lagChildren)
+		defer release()
 		l.write = l.createOnce(nil)
 		l.server.Apply(lagObject(lagParents, "first", nil))
 		l.wantCalls("created", "first")
@@ -519,7 +483,34 @@ func TestD12_WaitForAStandaloneWatchEndsWithTheType(t *testing.T) {
 			t.Error(err)
 		}
 		l.serve()
-		l.wantCalls("served again", "first")
+		l.wantCalls("served again") // because the cache still lacks the write
+		release()
+		l.wantCalls("released", "first")
+	})
+}
+
+// A type is stopped and served again. The cache of its children, which another type uses too, still lacks a write.
+func TestD12_NextRegistrationWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLagging(t, dynamiccontroller.Config{}, dynamiccontroller.Owns(lagChildren))
+		idle := func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil }
+		err := l.controller.StartServingGVK(t.Context(), lagOthers, idle, dynamiccontroller.Owns(lagChildren))
+		if err != nil {
+			t.Fatal(err)
+		}
+		controllertest.WaitIdle(t, l.controller)
+		release := l.server.HoldWatches(lagChildren)
+		defer release()
+		l.write = l.createOnce(nil)
+		l.server.Apply(lagObject(lagParents, "first", nil))
+		l.wantCalls("created", "first")
+		if err := l.controller.StopServiceGVK(t.Context(), lagParents); err != nil {
+			t.Error(err)
+		}
+		l.serve(dynamiccontroller.Owns(lagChildren))
+		l.wantCalls("served again")
+		release()
+		l.wantCalls("released", "first")
 	})
 }
 
@@ -628,6 +619,8 @@ func TestD12_WaitEndsWithTheRunOrTheType(t *testing.T) {
 				}
 				if name == "the run ends" {
 					controllertest.Run(t, l.controller.Run)
+					l.wantCalls("in the next run")
+					release()
 				} else {
 					l.serve(dynamiccontroller.Owns(lagChildren))
 				}

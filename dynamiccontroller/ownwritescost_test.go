@@ -16,6 +16,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
+	"github.com/dynamic-controller/engine/internal/testkit"
 	"github.com/dynamic-controller/engine/internal/writes"
 )
 
@@ -94,9 +95,12 @@ func BenchmarkOwnWrites(b *testing.B) {
 					return nil
 				})
 				close(ready)
-				for o.controller.QueueLen() > 0 {
-					time.Sleep(time.Millisecond)
-				}
+				testkit.Eventually(b, time.Minute, func() error {
+					if n := o.controller.QueueLen(); n > 0 {
+						return fmt.Errorf("%d objects wait in the queue", n)
+					}
+					return nil
+				})
 				b.ReportAllocs()
 				cpu := cpuTime()
 				for b.Loop() {
@@ -132,9 +136,12 @@ func BenchmarkOwnWritesWaiting(b *testing.B) {
 			before := heapInUse()
 			close(ready)
 			<-called
-			for must(o.controller.TypeStatusOf(o.parents[0].GVR)).Settling < waiting {
-				time.Sleep(time.Millisecond)
-			}
+			testkit.Eventually(b, time.Minute, func() error {
+				if n := must(o.controller.TypeStatusOf(o.parents[0].GVR)).Settling; n < waiting {
+					return fmt.Errorf("%d objects wait", n)
+				}
+				return nil
+			})
 			grown := heapInUse() - before
 			var took []time.Duration
 			cpu, version := cpuTime(), 1

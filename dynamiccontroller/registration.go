@@ -182,6 +182,7 @@ func (r *registration) close() {
 	if cancel != nil {
 		cancel(ErrServingStopped)
 	}
+	r.controller.settling.endOf(func(w *ownWrites) bool { return w.reg == r })
 	r.attempts.Close()
 	r.feed.Close()
 	go func() {

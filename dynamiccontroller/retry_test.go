@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,6 +25,13 @@ type calls struct {
 
 func newCalls(do func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error) *calls {
 	return &calls{at: map[string][]time.Time{}, do: do}
+}
+
+// times returns the times of the calls for an object.
+func (c *calls) times(name string) []time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.at[name])
 }
 
 func (c *calls) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 	"github.com/dynamic-controller/engine/internal/runcontext"
 	"github.com/dynamic-controller/engine/internal/shards"
+	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 // queue is the workqueue shared by all types, and group is the part of the queue that belongs to one registration.
@@ -53,11 +54,13 @@ type run struct {
 	registrations map[*registration]struct{} // guarded by the controller's lock
 	// replays deliver the existing objects of the standalone watches that existed when the run began.
 	replays map[*StandaloneWatch]*replay
+	ledger  *writes.Ledger // of calls before the run, and in it
+	reading chan struct{}  // has room for the reads that can run at once
 
 	mu    sync.Mutex           // guards the fields below
 	calls map[*worker]struct{} // workers that are calling a handler
 	ended bool                 // no more calls begin
-	reads sync.WaitGroup       // of objects whose state is unknown after a call; they begin during calls
+	reads sync.WaitGroup       // of objects whose state is unknown after a call; none begins after ended was set
 	done  chan struct{}        // closed when the run has ended and all calls have returned
 }
 
@@ -149,6 +152,7 @@ func (c *DynamicController) run(ctx context.Context) error {
 	}
 	r := &run{
 		controller: c, scope: scope, isOver: func() bool { return ctx.Err() != nil },
+		ledger: c.ledgerFrom(ctx), reading: make(chan struct{}, c.config.Workers),
 		calls: map[*worker]struct{}{}, done: make(chan struct{}),
 	}
 	// Handlers can continue for up to ShutdownTimeout after ctx has been cancelled.
@@ -156,7 +160,6 @@ func (c *DynamicController) run(ctx context.Context) error {
 	lifetime = runcontext.WithEnding(lifetime, func() context.Context { return r.base })
 	r.lifetime, r.finish = context.WithValue(lifetime, runKey{}, r), finish
 	r.base, r.cancel = context.WithCancelCause(r.lifetime)
-	c.catchUp(ctx, scope)
 	release := c.pool.Hold() // so that each cache is read once for all registrations
 	attached, err := c.beginRun(r)
 	if err != nil {
@@ -239,6 +242,7 @@ func (r *run) attach(reg *registration, replays map[*StandaloneWatch]*replay) (a
 		if r.ending.Load() {
 			return nil
 		}
+		r.holdWritten(reg)
 		reg.AddExisting(reg.attempts.Keys())
 		for w, p := range replays {
 			p.then(func() { reg.feed.Finish(w.sub) })
@@ -268,6 +272,20 @@ func (r *run) endCall(w *worker) {
 	if r.ended && len(r.calls) == 0 {
 		close(r.done)
 	}
+}
+
+// read calls f in a goroutine, unless the run has ended. As many can run at once as there are workers.
+func (r *run) read(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return
+	}
+	r.reads.Go(func() {
+		r.reading <- struct{}{}
+		defer func() { <-r.reading }()
+		f()
+	})
 }
 
 // hasEnded reports whether no more calls begin.
@@ -312,7 +330,7 @@ func (r *run) end(releaseWatches func()) (left []string) {
 	timeout, stopTimer := withLimit(c.config.ShutdownTimeout)
 	defer stopTimer()
 	calls := r.endCalls()
-	c.settling.endRun(r)
+	c.settling.endOf(func(w *ownWrites) bool { return w.run == r })
 	returned := closedAfter(func() {
 		<-calls
 		r.reads.Wait()

@@ -22,8 +22,9 @@ import (
 // sufficient because only the leader removes the platform's finalizers.
 //
 // Between two calls in the same run, the engine waits until the cache contains what the handler has written: see D12 in
-// package dynamiccontroller. Fresh is therefore only needed for the first calls of a run. L6 covers these after an
-// orderly change of leaders, but neither after a crash nor if the cache lags for more than half a second.
+// package dynamiccontroller. Fresh is therefore only needed for the first calls of a run. L6 covers the writes of the
+// handlers after an orderly change of leaders, but neither after a crash nor if the cache lags for longer than
+// Config.MaxWriteLag, and not the writes of others.
 //
 // Fresh costs one get per object and run, and more while the cache lags. It needs get on the type. Get returns a
 // NotFound if the cache does not hold the object, even if the object exists; an event for the object will follow. List

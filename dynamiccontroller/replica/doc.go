@@ -65,9 +65,10 @@
 //     of the term have returned. With [ExitOnLoss], Run returns the error instead.
 //   - L3: Per-replica runnables start once per process, regardless of leadership.
 //   - L4: A term leaves nothing behind once it is over and its runnables have returned.
-//   - L6: When a leader has released the lease, the engine of the next one calls handlers after its caches contain the
-//     last writes of the previous leader, except in the cases below. For that, a write that was sent before the context
-//     of its runnable was cancelled has a quarter of a second to complete. (L5 is a promise of the engine.)
+//   - L6: When a leader has released the lease, the engine of the next one calls the handler for an object after its
+//     caches contain what the calls for this object have written in the last ten seconds (D12), except in the cases
+//     below. For that, a write of a handler that was sent before its context was cancelled has a quarter of a second to
+//     complete. (D12 and L5 are promises of the engine.)
 //
 // # Shards
 //
@@ -138,14 +139,14 @@
 //     deadline. Done does not check the clocks, and neither does a context with its own cancel function or timeout.
 //     Such a context is cancelled only after a timer, a write or a call to an Err method that checks the clocks has
 //     ended the term.
-//   - The next leader waits for at most half a second, for the newest write to each resource in the last five seconds
-//     of the previous leader. It does not wait for deletions, for writes of runnables that are registered with Register
-//     in a fleet, for writes to a cluster with another address than that of the config passed to New, for responses
-//     that are neither JSON nor protobuf of at most 4 MiB, or not read by the client, for responses that arrive more
-//     than a quarter of a second after the runnables' context was cancelled, and for writes to more than some hundred
-//     resources. A watch of several namespaces does not wait for those that have received less than another one. If the
-//     previous leader has crashed or lost the lease, no write is waited for: the rest of the lease's time has passed.
-//     In these cases, a handler can read the state before a write, and repeat the write.
+//   - The released lease contains the last writes as text of at most 64 KiB, which is enough for about 1,900 calls that
+//     write one object. Older ones are left out, which is logged. It contains only writes of handler calls of the
+//     engine: not those of other runnables, not those to a cluster with another address than that of the config passed
+//     to New, and, in a fleet, not those of a shard whose number has changed together with the number of shards. If a
+//     response arrives more than a quarter of a second after the runnables' context was cancelled, the next leader
+//     reads the object once. If the previous leader has crashed, or has lost the lease, no write is waited for. A watch
+//     has then had the rest of the lease's time to receive it: at least a tenth of LeaseDuration. In these cases, and
+//     in those that the engine lists for D12, a handler can read the state before a write, and repeat the write.
 //   - The guarantees hold while the clock rates of two machines differ by less than a tenth, and all replicas have the
 //     same LeaseDuration.
 //   - A runnable that ignores its context delays this replica's next term until the runnable returns. Only the fence

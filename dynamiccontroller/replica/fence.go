@@ -22,8 +22,8 @@ type fence struct {
 	// lease is the namespace and the name of the Lease, and holder the identity in it. Both are empty without leader
 	// election.
 	lease, holder string
-	// lastWrites is nil without leader election, and for the leader of a fleet.
-	lastWrites *lastWrites
+	// ledger is nil without leader election, and for the leader of a fleet.
+	ledger *writes.Ledger
 	// The fields below are nil unless the terms are those of a shard.
 	keep   *keep
 	member *fleetMember
@@ -44,7 +44,6 @@ func (f *fence) open(acquired instant, o Options) *term {
 	f.terms++
 	f.current = newTerm(f.terms, f, acquired, validity)
 	f.current.keep = f.keep
-	f.current.previous = f.lastWrites.recent()
 	return f.current
 }
 
@@ -78,8 +77,8 @@ func (f *fence) termOf(ctx context.Context) (*term, error) {
 // fencedConfig returns a fenced copy of cfg. The fence is the innermost transport wrapper, so that a wrapper from cfg
 // cannot delay a request after the fence has checked the clocks. Throttling is off unless cfg configures it.
 //
-// If server is not nil, the writes can also be fenced by the API server. If home is the host of cfg, the last writes
-// are recorded.
+// If server is not nil, the writes can also be fenced by the API server. If home is the host of cfg, the writes of
+// handlers are recorded for the next leader.
 func fencedConfig(g gate, cfg *rest.Config, server *serverFence, home string) *rest.Config {
 	fenced := rest.CopyConfig(cfg)
 	if fenced.QPS == 0 && fenced.RateLimiter == nil {
@@ -110,18 +109,17 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write not sent: %w", err)
 	}
+	record := writes.ResultOf(r)
 	response, err := t.server.send(r.Context(), t.next, r.WithContext(ctx), term)
 	if err != nil {
 		done()
 		if errors.Is(err, errDenied) {
 			return nil, fmt.Errorf("write rejected: %w", err)
 		}
-		writes.RecordLost(r)
+		record(nil, err)
 		return nil, term.writeError(withCause(r.Context(), err))
 	}
-	if response.StatusCode >= http.StatusInternalServerError {
-		writes.RecordLost(r) // it can have been executed
-	}
+	record(response, nil)
 	if response.Body == nil {
 		done()
 		return response, nil
@@ -138,8 +136,6 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	upgraded, ok := body.ReadCloser.(io.ReadWriteCloser)
 	if ok {
 		response.Body = &fencedStream{fencedBody: body, Writer: upgraded}
-	} else if isSuccess(response.StatusCode) {
-		body.ReadCloser = t.observe(term, r, response.Header, body.ReadCloser)
 	}
 	if ok || response.StatusCode == http.StatusSwitchingProtocols {
 		// When the context ends, the transport stops reading a body, but it does not close an upgraded connection.
@@ -148,28 +144,13 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// observe returns the body of the response to a write, which records the write when it is read: for the call that ctx
-// belongs to, and for the next leader.
-func (t *fencedTransport) observe(term *term, r *http.Request, header http.Header, body io.ReadCloser) io.ReadCloser {
-	if writes.From(r.Context()) == nil && !t.isRecorded(term, r) {
-		return body
-	}
-	return writes.Observe(r, header, body, func(w writes.Write) {
-		writes.Record(r.Context(), w)
-		if t.isRecorded(term, r) {
-			term.of.lastWrites.add(w.Resource, w.Version())
-		}
-	})
-}
-
-// isRecorded reports whether the version in the response to a write is recorded for the next leader. Deletions are not,
-// because the response contains no version, or that of a list.
+// isRecorded reports whether a write is recorded for the next leader, if its response arrives.
 func (t *fencedTransport) isRecorded(term *term, r *http.Request) bool {
-	switch r.Method {
-	case http.MethodPost, http.MethodPut, http.MethodPatch:
-		return t.records && term.of.lastWrites != nil && !isProxied(r) && r.Header.Get("Upgrade") == ""
+	if !t.records || term.of.ledger == nil || writes.From(r.Context()) == nil {
+		return false
 	}
-	return false
+	_, ok := writes.TargetOf(r)
+	return ok
 }
 
 func isSuccess(status int) bool {

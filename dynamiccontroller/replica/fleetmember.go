@@ -14,6 +14,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 	"github.com/dynamic-controller/engine/internal/shards"
+	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 // fleetMember runs the shards of a replica. It follows the plan: it keeps shards warm, campaigns for them, and steps
@@ -23,6 +24,7 @@ type fleetMember struct {
 	log        logr.Logger
 	clock      clock
 	clients    *fleetClients
+	home       string // the API server of the clients; see writes.ServerOf
 	lease      *fleetLease
 	leadership *leadership // of the fleet's Lease
 	keep       *keep
@@ -46,12 +48,13 @@ type fleetMember struct {
 	shards     []*shard        // of the current layout
 }
 
-func newFleetMember(r *Replica, lease *fleetLease, clients *fleetClients) *fleetMember {
+func newFleetMember(r *Replica, lease *fleetLease, clients *fleetClients, home string) *fleetMember {
 	o := r.options
 	m := &fleetMember{
 		options: o, log: r.leadership.log, clock: lease.keep.clock, clients: clients, lease: lease, keep: lease.keep,
 		leadership: r.leadership, shutdown: r.shutdown, wake: make(chan struct{}, 1), failed: make(chan error, 1),
 		ending: make(chan struct{}), handedOver: make(chan struct{}),
+		home: home,
 		self: &memberLease{
 			options: o, client: clients.requests.Leases(o.LeaseNamespace), state: make(chan fleet.State, 1),
 		},
@@ -329,17 +332,17 @@ func (m *fleetMember) newShard(index, count int) *shard {
 	o.LeaseName = fleet.ShardLease(m.options.LeaseName, index)
 	log := m.options.log.WithValues(keyLease, o.LeaseNamespace+"/"+o.LeaseName, keyShard, index)
 	s := &shard{index: index}
-	writes := &lastWrites{}
+	ledger := &writes.Ledger{Server: m.home}
 	s.leadership = &leadership{
 		options: o, log: log, fence: &fence{
-			clock: m.clock, keep: m.keep, member: m, lastWrites: writes,
+			clock: m.clock, keep: m.keep, member: m, ledger: ledger,
 			lease: o.LeaseNamespace + "/" + o.LeaseName, holder: o.Identity,
 		},
 		shutdown:   &shutdown{timeout: o.ShutdownTimeout, within: m.shutdown},
 		registered: slices.Clone(m.registered), onNewLeader: func(string) {},
 		maxBackoff: maxBackoff,
 	}
-	leases := noteIn(m.clients.requests, o, log, writes)
+	leases := noteIn(m.clients.requests, o, log, ledger)
 	s.leadership.lock = &lock{
 		Interface: leaseOf(leases, m.options, o.LeaseName), verify: m.layoutCheck(count).verify,
 		clock: m.clock, duration: o.LeaseDuration, timeout: requestTimeout(o), log: log.V(1),

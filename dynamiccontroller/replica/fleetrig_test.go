@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 // fleetRig is a replica with shards, and fake Leases.
@@ -159,7 +161,7 @@ func newFleetRig(t testing.TB, s *fakeLeases, runs *shardRuns, name string, chan
 		c(&o)
 	}
 	backend := backend{
-		lease: func(_ *rest.Config, o Options, _ *lastWrites) (resourcelock.Interface, func(), error) {
+		lease: func(_ *rest.Config, o Options, _ *writes.Ledger) (resourcelock.Interface, func(), error) {
 			return &resourcelock.LeaseLock{
 				LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: o.LeaseName},
 				Client:     r.client,
@@ -316,12 +318,12 @@ func newPlain(t testing.TB, s *fakeLeases, name string) (*plainRig, *worker) {
 	r := &plainRig{t: t, client: &fakeLeaseClient{server: s}}
 	o := testOptions()
 	o.Identity = name
-	backend := backend{lease: func(_ *rest.Config, o Options, writes *lastWrites) (
+	backend := backend{lease: func(_ *rest.Config, o Options, ledger *writes.Ledger) (
 		resourcelock.Interface, func(), error,
 	) {
 		return &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: o.LeaseName},
-			Client:     noteIn(r.client, o, o.log, writes),
+			Client:     noteIn(r.client, o, o.log, ledger),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
 		}, func() {}, nil
 	}}

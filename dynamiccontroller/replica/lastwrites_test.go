@@ -1,14 +1,12 @@
 package replica
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -17,102 +15,13 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/client-go/rest"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
-	"github.com/dynamic-controller/engine/internal/lastwrites"
 	"github.com/dynamic-controller/engine/internal/writes"
 )
-
-func TestLastWrites_RecordTheVersionsInResponses(t *testing.T) {
-	encoded, err := runtime.Encode(protobuf.NewSerializer(nil, nil), &corev1.ConfigMap{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u", ResourceVersion: "12", Labels: map[string]string{"b": "c"}},
-		Data:       map[string]string{"key": "value"},
-	})
-	wantNoError(t, err)
-	const object, json = `{"kind":"X","metadata":{"name":"a","resourceVersion":"12"}}`, runtime.ContentTypeJSON
-	configMaps, widgets := schema.GroupResource{Resource: "configmaps"}, schema.ParseGroupResource("widgets.a.b")
-	for name, test := range map[string]struct {
-		method                  string // empty for PUT
-		path, contentType, body string
-		status                  int // 0 for 200
-		encoding                string
-		want                    lastwrites.Versions
-	}{
-		"an object": {path: "/api/v1/namespaces/x/configmaps/a", body: object, want: lastwrites.Versions{configMaps: 12}},
-		"a status": {
-			path: "/apis/a.b/v1/namespaces/x/widgets/a/status", body: object, want: lastwrites.Versions{widgets: 12},
-		},
-		"cluster-scoped": {path: "/apis/a.b/v1/widgets/a", body: object, want: lastwrites.Versions{widgets: 12}},
-		"through a proxy": {
-			path: "/k8s/clusters/c/apis/a.b/v1/widgets/a", body: object, want: lastwrites.Versions{widgets: 12},
-		},
-		"an object named status": {
-			path: "/apis/a.b/v1/namespaces/x/status/a", body: object,
-			want: lastwrites.Versions{schema.ParseGroupResource("status.a.b"): 12},
-		},
-		"a namespace": {path: "/api/v1/namespaces/x", body: object, want: lastwrites.Versions{{Resource: "namespaces"}: 12}},
-		"the status of a namespace": {
-			path: "/api/v1/namespaces/x/status", body: object, want: lastwrites.Versions{{Resource: "namespaces"}: 12},
-		},
-		"protobuf": {
-			path: "/api/v1/namespaces/x/configmaps", contentType: runtime.ContentTypeProtobuf, body: string(encoded),
-			status: http.StatusCreated, want: lastwrites.Versions{configMaps: 12},
-		},
-		"broken protobuf": {path: "/api/v1/configmaps", contentType: runtime.ContentTypeProtobuf, body: "k8s\x00\xff"},
-		"a deletion":      {method: http.MethodDelete, path: "/api/v1/namespaces/x/configmaps/a", body: object},
-		"a review":        {path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: `{"metadata":{}}`},
-		"an error":        {path: "/api/v1/namespaces/x/configmaps/a", body: object, status: http.StatusConflict},
-		"compressed":      {path: "/api/v1/namespaces/x/configmaps/a", body: object, encoding: "br"},
-		"no number":       {path: "/api/v1/namespaces/x/configmaps/a", body: `{"metadata":{"resourceVersion":"x"}}`},
-		"a Pod's answer":  {path: "/api/v1/namespaces/x/pods/a/proxy/api", body: object},
-		"another path":    {path: "/healthz", body: object},
-		"long JSON": {
-			path: "/api/v1/configmaps/a", body: strings.Repeat(" ", 4<<20) + object,
-			want: lastwrites.Versions{configMaps: 12},
-		},
-		"too long": {
-			path: "/api/v1/configmaps/a", contentType: runtime.ContentTypeProtobuf,
-			body: string(encoded) + strings.Repeat(" ", 4<<20),
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if test.contentType == "" {
-				test.contentType = json + "; charset=utf-8"
-			}
-			if test.status == 0 {
-				test.status = http.StatusOK
-			}
-			r, err := http.NewRequest(cmp.Or(test.method, http.MethodPut), "http://api"+test.path, http.NoBody)
-			wantNoError(t, err)
-			header := http.Header{"Content-Type": {test.contentType}, "Content-Encoding": {test.encoding}}
-			w := &lastWrites{}
-			f := &fence{lastWrites: w}
-			f.open(instant{}, Options{})
-			response, err := (&fencedTransport{gate: f, records: true, next: roundTripperFunc(
-				func(*http.Request) (*http.Response, error) {
-					body := io.NopCloser(strings.NewReader(test.body))
-					return &http.Response{StatusCode: test.status, Header: header, Body: body}, nil
-				})}).RoundTrip(r)
-			wantNoError(t, err)
-			read, err := io.ReadAll(response.Body)
-			wantNoError(t, err)
-			if string(read) != test.body {
-				t.Errorf("read %q, want %q", read, test.body)
-			}
-			wantNoError(t, response.Body.Close())
-			if got := w.recent(); !maps.Equal(got, test.want) {
-				t.Errorf("got %v, want %v", got, test.want)
-			}
-		})
-	}
-}
 
 // A fenced write is recorded for the call whose context it carries, also in clusters that do not contain the Lease, and
 // if there is no election.
@@ -137,7 +46,7 @@ func TestD12_FencedWritesAreRecordedForTheirCall(t *testing.T) {
 		for _, elects := range []bool{true, false} {
 			f := &fence{}
 			if elects {
-				f.lastWrites = &lastWrites{}
+				f.ledger = &writes.Ledger{}
 			}
 			f.open(instant{}, Options{})
 			made := &writes.Recorder{}
@@ -168,25 +77,8 @@ func TestD12_FencedWritesAreRecordedForTheirCall(t *testing.T) {
 	}
 }
 
-func TestLastWrites_RememberTheNewestVersionForSomeTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := &lastWrites{}
-		a, b := schema.GroupResource{Resource: "a"}, schema.GroupResource{Resource: "b"}
-		w.add(a, "7")
-		time.Sleep(recentFor - time.Second)
-		w.add(b, "9")
-		w.add(b, "8")
-		if got, want := w.recent(), (lastwrites.Versions{a: 7, b: 9}); !maps.Equal(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
-		time.Sleep(time.Second)
-		if got, want := w.recent(), (lastwrites.Versions{b: 9}); !maps.Equal(got, want) {
-			t.Errorf("later, got %v, want %v", got, want)
-		}
-	})
-}
-
-// handovers records the last writes that each run of shard 0 receives. A run writes when the test calls write.
+// handovers records the versions that each run of shard 0 receives from the run before, or "lost" for a write without a
+// response. A run writes when the test calls write, as a handler of the engine does.
 type handovers struct {
 	t        *testing.T
 	delay    time.Duration // of responses
@@ -196,7 +88,7 @@ type handovers struct {
 	sent     chan struct{} // receives when a request has been sent
 
 	mu       sync.Mutex // guards received
-	received []lastwrites.Versions
+	received [][]string
 }
 
 func newHandovers(t *testing.T, delay time.Duration) *handovers {
@@ -250,19 +142,19 @@ func (h *handovers) runnable(r *Replica) Runnable {
 			return nil
 		}
 		h.mu.Lock()
-		h.received = append(h.received, lastwrites.From(ctx))
+		h.received = append(h.received, versionsIn(writes.LedgerFrom(ctx).Recent()))
 		h.mu.Unlock()
 		for {
 			select {
 			case version := <-h.requests:
-				if err := writeVersion(ctx, elsewhere, "98"); err != nil {
+				if err := writeVersion(ctx, elsewhere, "another-cluster", "98"); err != nil {
 					return err
 				}
-				if err := writeVersion(ctx, client, version); err != nil {
+				if err := writeVersion(ctx, client, "api", version); err != nil {
 					return err
 				}
 			case <-ctx.Done():
-				if writeVersion(ctx, client, "99") == nil {
+				if writeVersion(ctx, client, "api", "99") == nil {
 					return errors.New("a write was sent although its context was cancelled before")
 				}
 				return nil
@@ -271,8 +163,17 @@ func (h *handovers) runnable(r *Replica) Runnable {
 	})
 }
 
-func writeVersion(ctx context.Context, client *http.Client, version string) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://api/api/v1/configmaps", http.NoBody)
+// writeVersion writes to a server, and tells the next leader.
+func writeVersion(ctx context.Context, client *http.Client, server, version string) error {
+	made, ledger := &writes.Recorder{}, writes.LedgerFrom(ctx)
+	defer func() {
+		written, unknown := made.Take()
+		if server == ledger.Server {
+			ledger.Add(writes.Call{Object: "x/a", Writes: written, Unknown: unknown})
+		}
+	}()
+	r, err := http.NewRequestWithContext(context.WithValue(ctx, writes.Key{}, made), http.MethodPut,
+		"http://"+server+"/api/v1/namespaces/x/configmaps/a", http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -288,24 +189,36 @@ func writeVersion(ctx context.Context, client *http.Client, version string) erro
 	return errors.Join(err, readErr, response.Body.Close())
 }
 
+func versionsIn(note writes.Note) (versions []string) {
+	for _, call := range note {
+		for _, write := range call.Writes {
+			versions = append(versions, write.States[0].Version)
+		}
+		for range call.Unknown {
+			versions = append(versions, "lost")
+		}
+	}
+	return versions
+}
+
 // write makes the leader of shard 0 send a write.
 func (h *handovers) write(version string) {
 	h.requests <- version
 	<-h.sent
 }
 
-func (h *handovers) all() []lastwrites.Versions {
+func (h *handovers) all() [][]string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.received)
 }
 
 // want waits until another run of shard 0 has begun, and checks what it has received.
-func (h *handovers) want(runs *shardRuns, leader string, before int, want lastwrites.Versions) {
+func (h *handovers) want(runs *shardRuns, leader string, before int, want []string) {
 	h.t.Helper()
 	eventually(h.t, time.Minute, func() bool { return runs.of(0) == leader })
 	synctest.Wait()
-	if got := h.all(); len(got) != before+1 || !maps.Equal(got[before], want) {
+	if got := h.all(); len(got) != before+1 || !slices.Equal(got[before], want) {
 		h.t.Errorf("the runs received %v, want %s to receive %v", got, leader, want)
 	}
 }
@@ -317,15 +230,17 @@ func TestFleet_NextLeaderReceivesTheLastWrites(t *testing.T) {
 	for name, test := range map[string]struct {
 		delay          time.Duration // of the response to the second write
 		stop           func(*fleetRig) error
-		want           uint64
+		want           []string
 		conflict, down bool // the result of the second write
 	}{
-		"the leader leaves":                  {stop: (*fleetRig).stop, want: 42},
-		"the leader leaves while it writes":  {delay: inFlight, stop: (*fleetRig).stop, want: 42},
-		"a write fails after that":           {delay: inFlight, stop: (*fleetRig).stop, want: 41, conflict: true},
-		"the connection is reset after that": {delay: inFlight, stop: (*fleetRig).stop, want: 41, down: true},
-		"a response takes longer than that":  {delay: time.Minute, stop: (*fleetRig).stop, want: 41},
-		"the leader crashes":                 {stop: func(r *fleetRig) error { r.crash(); return nil }},
+		"the leader leaves":                 {stop: (*fleetRig).stop, want: []string{"41", "42"}},
+		"the leader leaves while it writes": {delay: inFlight, stop: (*fleetRig).stop, want: []string{"41", "42"}},
+		"a write fails after that":          {delay: inFlight, stop: (*fleetRig).stop, want: []string{"41"}, conflict: true},
+		"the connection is reset after that": {
+			delay: inFlight, stop: (*fleetRig).stop, want: []string{"41", "lost"}, down: true,
+		},
+		"a response takes longer than that": {delay: time.Minute, stop: (*fleetRig).stop, want: []string{"41", "lost"}},
+		"the leader crashes":                {stop: func(r *fleetRig) error { r.crash(); return nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -345,11 +260,7 @@ func TestFleet_NextLeaderReceivesTheLastWrites(t *testing.T) {
 				h.delay, h.conflict, h.down = test.delay, test.conflict, test.down
 				h.write("42")
 				wantNoError(t, test.stop(rigs[first]))
-				var want lastwrites.Versions
-				if test.want > 0 {
-					want = lastwrites.Versions{{Resource: "configmaps"}: test.want}
-				}
-				h.want(runs, second, before, want)
+				h.want(runs, second, before, test.want)
 				s.edit(fleet.ShardLease(rigs[second].options.LeaseName, 0), func(lease *coordinationv1.Lease) {
 					if note := lease.Annotations[lastWritesAnnotation]; note != "" {
 						t.Errorf("the Lease has the annotation %q while it is held", note)
@@ -358,7 +269,7 @@ func TestFleet_NextLeaderReceivesTheLastWrites(t *testing.T) {
 
 				wantNoError(t, rigs[second].stop())
 				third := h.start(s, runs, "c")
-				h.want(runs, "c", before+1, want)
+				h.want(runs, "c", before+1, test.want)
 				wantNoError(t, third.stop())
 			})
 		})
@@ -369,9 +280,9 @@ func TestFleet_NextLeaderReceivesTheLastWrites(t *testing.T) {
 func TestL6_NextLeaderReceivesTheLastWrites(t *testing.T) {
 	for name, test := range map[string]struct {
 		crashes bool
-		want    lastwrites.Versions
+		want    []string
 	}{
-		"the leader leaves":  {want: lastwrites.Versions{{Resource: "configmaps"}: 42}},
+		"the leader leaves":  {want: []string{"42"}},
 		"the leader crashes": {crashes: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -391,7 +302,7 @@ func TestL6_NextLeaderReceivesTheLastWrites(t *testing.T) {
 				first.client.down.Store(test.crashes)
 				_ = first.stop()
 				eventually(t, time.Minute, func() bool { return len(h.all()) == 2 })
-				if got := h.all(); got[0] != nil || !maps.Equal(got[1], test.want) {
+				if got := h.all(); got[0] != nil || !slices.Equal(got[1], test.want) {
 					t.Errorf("the runs received %v, want none and %v", got, test.want)
 				}
 				s.edit("test", func(lease *coordinationv1.Lease) {
@@ -409,7 +320,7 @@ func TestL6_NextLeaderReceivesTheLastWrites(t *testing.T) {
 // the error of the context that it has received.
 func TestLastWrites_DeadlineOfAWriteIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fence{lastWrites: &lastWrites{}}
+		f := &fence{ledger: &writes.Ledger{}}
 		f.open(instant{}, Options{})
 		transport := &fencedTransport{gate: f, records: true, next: roundTripperFunc(
 			func(r *http.Request) (*http.Response, error) {
@@ -418,7 +329,8 @@ func TestLastWrites_DeadlineOfAWriteIsReported(t *testing.T) {
 			})}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		r, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://api/api/v1/configmaps/a", http.NoBody)
+		recorded := context.WithValue(ctx, writes.Key{}, &writes.Recorder{})
+		r, err := http.NewRequestWithContext(recorded, http.MethodPut, "http://api/api/v1/configmaps/a", http.NoBody)
 		wantNoError(t, err)
 		began := time.Now()
 		_, err = (&http.Client{Transport: transport}).Do(r) //nolint:bodyclose // there is no response
@@ -437,13 +349,8 @@ func TestNotedLeases_RememberTheLastWrites(t *testing.T) {
 	ctx, server := t.Context(), newFakeLeases()
 	server.setLocked(nil, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "l"}})
 	a, b := newNoted(t, server, "a"), newNoted(t, server, "b")
-	for i := range 2000 { // too many for an annotation
-		a.leases.writes.add(schema.GroupResource{Group: "example.com", Resource: fmt.Sprintf("widgets%d", i)}, "7")
-	}
-	wantNoError(t, a.hold(ctx, ""))
-	b.wantFound(ctx, nil)
-	want := lastwrites.Versions{{Resource: "configmaps"}: 41}
-	a.leases.writes.replace(want)
+	want := writes.Note{{Object: "x/a", Unknown: []writes.Target{{Name: "c"}}, Noted: true}}
+	a.leases.ledger.Replace(want)
 	wantNoError(t, a.hold(ctx, ""))
 	b.wantFound(ctx, want)
 
@@ -470,7 +377,7 @@ type noted struct {
 
 func newNoted(t *testing.T, server *fakeLeases, name string) *noted {
 	client := &fakeLeaseClient{server: server}
-	return &noted{t, client, &notedLeases{LeasesGetter: client, identity: name, writes: &lastWrites{}}}
+	return &noted{t, client, &notedLeases{LeasesGetter: client, identity: name, ledger: &writes.Ledger{}}}
 }
 
 // hold changes the holder of the Lease.
@@ -485,11 +392,11 @@ func (n *noted) hold(ctx context.Context, holder string) error {
 }
 
 // wantFound reads the Lease and checks the last writes.
-func (n *noted) wantFound(ctx context.Context, want lastwrites.Versions) {
+func (n *noted) wantFound(ctx context.Context, want writes.Note) {
 	n.t.Helper()
 	_, err := n.leases.Leases("").Get(ctx, "l", metav1.GetOptions{})
 	wantNoError(n.t, err)
-	if got := n.leases.writes.recent(); !maps.Equal(got, want) {
+	if got := n.leases.ledger.Recent(); !reflect.DeepEqual(got, want) {
 		n.t.Errorf("%s remembers %v, want %v", n.leases.identity, got, want)
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/dynamic-controller/engine/internal/lastwrites"
+	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 // progressPeriod is the interval at which the log names the runnables that have not returned.
@@ -61,7 +61,7 @@ func (l *leadership) startTerm(ctx context.Context, t *term) (r *termRun, releas
 	if t.check() == nil { // otherwise the term has expired already, and no runnable is started
 		log.Info("Started leading")
 	}
-	work, cancel := t.context(lastwrites.With(context.WithoutCancel(ctx), t.previous))
+	work, cancel := t.context(writes.WithLedger(context.WithoutCancel(ctx), t.of.ledger))
 	r = &termRun{
 		leadership: l, term: t, log: log, group: newRunnableGroup(work), cancel: cancel, policy: l.policy(),
 		shutdown: ctx.Done(), stepDown: l.stepDown, lost: t.over, clockCheck: time.NewTimer(l.clockCheckInterval(t)),

@@ -12,11 +12,13 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/util/connrotation"
+
+	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 // newLease returns client-go's lock for the Lease. The lock has its own client. When it releases the Lease, it notes
-// the last writes in it, unless they are nil.
-func newLease(cfg *rest.Config, o Options, writes *lastWrites) (
+// the writes of the ledger in it, unless it is nil.
+func newLease(cfg *rest.Config, o Options, ledger *writes.Ledger) (
 	_ resourcelock.Interface, closeConnections func(), err error,
 ) {
 	client, closeConnections, err := newLeaseClient(cfg, o)
@@ -25,7 +27,7 @@ func newLease(cfg *rest.Config, o Options, writes *lastWrites) (
 	}
 	return &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: o.LeaseName},
-		Client:     noteIn(client, o, o.log, writes),
+		Client:     noteIn(client, o, o.log, ledger),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
 		Labels:     fencedLabels(o, o.Labels),
 	}, closeConnections, nil

@@ -9,34 +9,34 @@ import (
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/dynamic-controller/engine/internal/lastwrites"
+	"github.com/dynamic-controller/engine/internal/writes"
 )
 
-// lastWritesAnnotation is the annotation of a released Lease that contains the last writes of its last holder; see
-// package lastwrites. A Lease that is held does not have it.
+// lastWritesAnnotation is the annotation of a released Lease that contains what handlers of its last holder have
+// written recently; see [writes.Note]. A Lease that is held does not have it.
 const lastWritesAnnotation = "dynamic-controller.github.io/last-writes"
 
 // maxNote is the maximum length of the annotation in bytes. The API server limits all annotations together to 256 KiB,
-// and the replicas of a fleet watch all Leases. Without the annotation, the next leader does not wait.
-const maxNote = 32 << 10
+// and the replicas of a fleet watch all Leases.
+const maxNote = 64 << 10
 
-// noteIn returns a client for a Lease that passes on the last writes of its holder to the next one. If writes is nil,
-// it returns the given client.
+// noteIn returns a client for a Lease that passes on the writes in a ledger to the next holder. If the ledger is nil,
+// noteIn returns the given client.
 func noteIn(
-	client coordinationclient.LeasesGetter, o Options, log logr.Logger, writes *lastWrites,
+	client coordinationclient.LeasesGetter, o Options, log logr.Logger, ledger *writes.Ledger,
 ) coordinationclient.LeasesGetter {
-	if writes == nil {
+	if ledger == nil {
 		return client
 	}
-	return &notedLeases{LeasesGetter: client, identity: o.Identity, writes: writes, log: log}
+	return &notedLeases{LeasesGetter: client, identity: o.Identity, ledger: ledger, log: log}
 }
 
-// notedLeases is a client for a Lease. It stores the last writes in a Lease that it releases, and observes
-// those in a Lease that another replica has released.
+// notedLeases is a client for a Lease. It stores the writes of its ledger in a Lease that it releases. Its ledger takes
+// over those in a Lease that another replica has released.
 type notedLeases struct {
 	coordinationclient.LeasesGetter
 	identity string
-	writes   *lastWrites
+	ledger   *writes.Ledger
 	log      logr.Logger
 }
 
@@ -62,8 +62,13 @@ func (l *notedLease) Update(
 ) (*coordinationv1.Lease, error) {
 	delete(lease.Annotations, lastWritesAnnotation)
 	if isFree(lease) {
-		if note := l.leases.writes.recent().String(); note != "" && len(note) <= maxNote {
+		note, left := l.leases.ledger.Recent().Encode(maxNote)
+		if note != "" {
 			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, lastWritesAnnotation, note)
+		}
+		if left > 0 {
+			l.leases.log.Info("The oldest of the last writes do not fit in the Lease. The next leader does not wait for them",
+				keyCalls, left)
 		}
 	}
 	return l.LeaseInterface.Update(ctx, lease, o)
@@ -71,18 +76,18 @@ func (l *notedLease) Update(
 
 func isFree(lease *coordinationv1.Lease) bool { return ptr.Deref(lease.Spec.HolderIdentity, "") == "" }
 
-// observe replaces the last writes by those of the last holder, unless this replica holds the Lease. Then, it has
-// observed them before it acquired the Lease. A holder that crashed has left none.
+// observe replaces the writes of the ledger by those of the last holder, unless this replica holds the Lease. In that
+// case, it has observed them before it acquired the Lease. A holder that crashed has left none.
 func (n *notedLeases) observe(lease *coordinationv1.Lease) {
-	var found lastwrites.Versions
+	var found writes.Note
 	switch {
 	case isFree(lease):
 		var err error
-		if found, err = lastwrites.Parse(lease.Annotations[lastWritesAnnotation]); err != nil {
+		if found, err = writes.ParseNote(lease.Annotations[lastWritesAnnotation]); err != nil {
 			n.log.V(1).Info("Ignoring an annotation of the Lease", keyError, err.Error())
 		}
 	case *lease.Spec.HolderIdentity == n.identity:
 		return
 	}
-	n.writes.replace(found)
+	n.ledger.Replace(found)
 }

@@ -15,4 +15,5 @@ const (
 	keyShard    = "shard"
 	keyShards   = "shards"
 	keyMember   = "member"
+	keyCalls    = "calls"
 )

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/dynamic-controller/engine/internal/shards"
+	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 // Replica runs the per-replica and the leader-gated runnables of one process. It is safe for concurrent use.
@@ -46,7 +47,7 @@ func New(log logr.Logger, cfg *rest.Config, opts Options) (*Replica, error) {
 // backend creates the clients of a replica.
 type backend struct {
 	// lease returns a client for the lease, and a function that closes its connections.
-	lease func(*rest.Config, Options, *lastWrites) (_ resourcelock.Interface, closeConnections func(), err error)
+	lease func(*rest.Config, Options, *writes.Ledger) (_ resourcelock.Interface, closeConnections func(), err error)
 	fleet func(*rest.Config, Options) (*fleetClients, error)
 }
 
@@ -72,11 +73,15 @@ func newReplica(cfg *rest.Config, opts Options, backend backend, clock clock) (*
 	if !o.elects() {
 		return r, nil
 	}
+	home, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return fail(fmt.Errorf("find out the URL of the API server: %w", err))
+	}
 	log := o.log.WithValues(keyLease, o.LeaseNamespace+"/"+o.LeaseName)
 	if !o.isSharded() { // the leader of a fleet reconciles in the terms of its shards
-		r.leadership.fence.lastWrites = &lastWrites{}
+		r.leadership.fence.ledger = &writes.Ledger{Server: writes.ServerOf(home)}
 	}
-	lease, closeConnections, err := backend.lease(cfg, o, r.leadership.fence.lastWrites)
+	lease, closeConnections, err := backend.lease(cfg, o, r.leadership.fence.ledger)
 	if err != nil {
 		return fail(err)
 	}
@@ -95,7 +100,7 @@ func newReplica(cfg *rest.Config, opts Options, backend backend, clock clock) (*
 		r.leadership.maxBackoff = min(maxBackoff, o.LeaseDuration) // the shards depend on the fleet's Lease
 		fleet := &fleetLease{Interface: lease, options: o, keep: newKeep(clock)}
 		r.leadership.lock.Interface = fleet
-		r.member = newFleetMember(r, fleet, clients)
+		r.member = newFleetMember(r, fleet, clients, writes.ServerOf(home))
 	}
 	return r, nil
 }

@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 var errBroken = errors.New("broken")
@@ -75,7 +77,7 @@ func newRig(t testing.TB, s *fakeServer, name string, change ...func(*Options)) 
 	for _, c := range change {
 		c(&o)
 	}
-	newLease := func(_ *rest.Config, o Options, _ *lastWrites) (resourcelock.Interface, func(), error) {
+	newLease := func(_ *rest.Config, o Options, _ *writes.Ledger) (resourcelock.Interface, func(), error) {
 		r.lease = &fakeLease{server: s, identity: o.Identity}
 		return r.lease, func() {}, nil
 	}

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/dynamic-controller/engine/internal/lastwrites"
 )
 
 // Term returns the number of the term that ctx belongs to. The contexts of leader-gated runnables carry a term, and so
@@ -32,8 +30,6 @@ type term struct {
 	clock    clock
 	validity time.Duration // of a renewal, from the time at which it was sent; 0 without leader election
 	keep     *keep         // nil unless the term is one of a shard
-	// previous contains the writes before the term that the caches must contain.
-	previous lastwrites.Versions
 	began    time.Time
 	over     chan struct{} // closed when the term ends
 
@@ -211,12 +207,12 @@ func (t *term) close(end func(*termState)) error {
 func (t *term) cancelAll() {
 	cause := t.state.Load().cause
 	t.mu.Lock()
-	cancelRunnables, writes := t.cancel, slices.Collect(maps.Values(t.inFlight))
+	cancelRunnables, cancelWrites := t.cancel, slices.Collect(maps.Values(t.inFlight))
 	t.mu.Unlock()
 	if cancelRunnables != nil {
 		cancelRunnables(cause)
 	}
-	for _, cancel := range writes {
+	for _, cancel := range cancelWrites {
 		cancel(notLeading(cause))
 	}
 	t.mu.Lock()
@@ -262,7 +258,7 @@ const writeGrace = 250 * time.Millisecond
 
 // writeContext returns the context for a write. A term can end in order at any time, for example when a shard moves. A
 // recorded write that has begun is then not cancelled together with its runnable, so that the next leader can wait for
-// its version.
+// it.
 func (t *term) writeContext(caller context.Context, recorded bool) (context.Context, context.CancelCauseFunc) {
 	if !recorded || caller.Err() != nil {
 		return context.WithCancelCause(caller)

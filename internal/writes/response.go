@@ -13,25 +13,46 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Observe returns the body of the successful response to a request. If the request is a write, Observe finds out what
-// was written while the client reads the body, and calls written. If the response does not contain the object, or if
-// the client does not read it, the outcome is recorded as unknown.
-func Observe(r *http.Request, header http.Header, body io.ReadCloser, written func(Write)) io.ReadCloser {
+// ResultOf must be called before a request is sent. The returned function records the result in the Recorder that the
+// context of the request carries, if any. If the request is a write, the function replaces the body of a successful
+// response by one that records what was written while the client reads it. The outcome is unknown if there is no
+// response or an error of the server, if the response does not contain the object, or if the client does not read it.
+// Nothing is recorded if the context has already ended, because the request is then not sent.
+func ResultOf(r *http.Request) (record func(response *http.Response, err error)) {
+	if From(r.Context()) == nil || r.Context().Err() != nil {
+		return func(*http.Response, error) {}
+	}
+	return func(response *http.Response, err error) {
+		switch {
+		case err != nil, response.StatusCode >= http.StatusInternalServerError:
+			recordLost(r) // it can have been executed
+		case isSuccess(response.StatusCode) && response.Body != nil:
+			response.Body = observe(r, response)
+		}
+	}
+}
+
+func isSuccess(status int) bool {
+	return status >= http.StatusOK && status < http.StatusMultipleChoices
+}
+
+// observe returns the body of a successful response, which records what was written.
+func observe(r *http.Request, response *http.Response) io.ReadCloser {
 	t, ok := TargetOf(r)
 	if !ok {
-		return body
+		return response.Body
 	}
 	isDelete := r.Method == http.MethodDelete
-	parser := newParser(header.Get("Content-Type"))
-	if parser == nil || header.Get("Content-Encoding") != "" || t.Name == "" && isDelete {
-		RecordLost(r)
-		return body
+	parser := newParser(response.Header.Get("Content-Type"))
+	if parser == nil || response.Header.Get("Content-Encoding") != "" || t.Name == "" && isDelete {
+		recordLost(r)
+		return response.Body
 	}
-	return &observedBody{ReadCloser: body, parser: parser, ended: func(o object) {
+	return &observedBody{ReadCloser: response.Body, parser: parser, ended: func(o object) {
 		if w, ok := o.write(t, isDelete); ok {
-			written(w)
+			Record(r.Context(), w)
 		} else {
-			RecordLost(r)
+			recordLost(r)
 		}
 	}}
 }
@@ -89,7 +110,7 @@ func newParser(contentType string) objectParser {
 	}
 }
 
-// observedBody calls ended with the object that is read from it, which is empty if there is none.
+// observedBody calls ended with the object that is read from it. The object is empty if there is none.
 type observedBody struct {
 	io.ReadCloser
 	ended func(object)

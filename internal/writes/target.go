@@ -14,9 +14,12 @@ import (
 
 // Target is what a request writes to.
 type Target struct {
-	Server                       string // see ServerOf
-	Resource                     schema.GroupResource
-	Namespace, Name, Subresource string // empty if the request has none
+	Server   string               `json:"-"` // see ServerOf
+	Resource schema.GroupResource `json:"resource"`
+	// The fields below are empty if the request has none.
+	Namespace   string `json:"namespace,omitempty"`
+	Name        string `json:"name,omitempty"`
+	Subresource string `json:"-"`
 }
 
 // TargetOf returns the target of a request. It returns false for requests that write nothing that a watch could show:

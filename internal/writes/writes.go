@@ -20,22 +20,25 @@ import (
 // Write is what a call has written to an object, in one request or several.
 type Write struct {
 	// Server is the API server, with the path of a proxy; see [ServerOf]. It is empty for servers in memory.
-	Server          string
-	Resource        schema.GroupResource
-	Namespace, Name string
-	UID             types.UID
-	// States are those after the requests, oldest first. There is none if only the removal of the object is known.
-	States []State
+	Server    string               `json:"-"`
+	Resource  schema.GroupResource `json:"resource"`
+	Namespace string               `json:"namespace,omitempty"`
+	Name      string               `json:"name"`
+	UID       types.UID            `json:"uid,omitempty"` // if it is unknown, the name decides
+	// States are those after the requests, oldest first. It is empty if only the removal of the object is known.
+	States []State `json:"states,omitempty"`
 	// Gone is true if the object was removed.
-	Gone bool
+	Gone bool `json:"gone,omitempty"`
+	// History is the number of the history to which the versions belong, in this process. The engine sets it.
+	History int64 `json:"-"`
 }
 
 // State is a state of an object. A later state with the same labels replaces an earlier one.
 type State struct {
-	Version string // the resourceVersion
-	Labels  labels.Set
+	Version string     `json:"version"` // the resourceVersion
+	Labels  labels.Set `json:"labels,omitempty"`
 	// Scaled is true for the response of the scale subresource, which does not contain the labels.
-	Scaled bool
+	Scaled bool `json:"scaled,omitempty"`
 }
 
 // View is what a cache knows about the object of a write.
@@ -69,22 +72,6 @@ func (w Write) Missing(in View) bool {
 	default:
 		return w.Gone && in.Has()
 	}
-}
-
-// Version returns the newest known version of the object. It is empty if only its removal is known.
-func (w Write) Version() string {
-	if len(w.States) == 0 {
-		return ""
-	}
-	return w.States[len(w.States)-1].Version
-}
-
-// Key returns the object's namespace and name as in the caches.
-func (w Write) Key() string {
-	if w.Namespace == "" {
-		return w.Name
-	}
-	return w.Namespace + "/" + w.Name
 }
 
 // isTo reports whether two writes with the same UID are to the same object. Some objects are served by several groups,
@@ -184,8 +171,8 @@ func RecordUnknown(ctx context.Context, t Target) {
 	}
 }
 
-// RecordLost is RecordUnknown for a request.
-func RecordLost(r *http.Request) {
+// recordLost is RecordUnknown for a request.
+func recordLost(r *http.Request) {
 	if From(r.Context()) == nil {
 		return
 	}

@@ -164,7 +164,7 @@ func newRequest(t *testing.T, method, path, body string) *http.Request {
 }
 
 // What a response says about its object, in JSON and in protobuf.
-func TestObserve(t *testing.T) {
+func TestResultOf(t *testing.T) {
 	now, none := metav1.NewTime(time.Unix(1, 0)), int64(0)
 	grace := int64(30)
 	object := func(change func(*corev1.ConfigMap)) *corev1.ConfigMap {
@@ -244,12 +244,17 @@ func TestObserve(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var got []Write
-			observed := Observe(newRequest(t, test.method, test.path, ""), http.Header{"Content-Type": {mediaType}},
-				io.NopCloser(iotest.OneByteReader(bytes.NewReader(body))), func(w Write) { got = append(got, w) })
-			if read, err := io.ReadAll(observed); err != nil || !bytes.Equal(read, body) {
+			recorder := &Recorder{}
+			response := &http.Response{
+				StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {mediaType}},
+				Body: io.NopCloser(iotest.OneByteReader(bytes.NewReader(body))),
+			}
+			r := newRequest(t, test.method, test.path, "").WithContext(carrier{t.Context(), recorder})
+			ResultOf(r)(response, nil)
+			if read, err := io.ReadAll(response.Body); err != nil || !bytes.Equal(read, body) {
 				t.Errorf("%s, %s: the body has changed, error %v", name, mediaType, err)
 			}
+			got, _ := recorder.Take()
 			var want []Write
 			if test.want.Name != "" {
 				want = []Write{test.want}
@@ -263,7 +268,7 @@ func TestObserve(t *testing.T) {
 
 // If a response does not say what was written, or is not read, the outcome is unknown. It is not recorded if the name
 // of the object is unknown, too.
-func TestObserve_UnknownOutcomes(t *testing.T) {
+func TestResultOf_UnknownOutcomes(t *testing.T) {
 	const (
 		collection, path = "/api/v1/namespaces/x/configmaps", "/api/v1/namespaces/x/configmaps/a"
 		object           = `{"metadata":{"name":"a","resourceVersion":"7"}}`
@@ -284,12 +289,15 @@ func TestObserve_UnknownOutcomes(t *testing.T) {
 	for name, test := range map[string]struct {
 		request
 		header   http.Header // none if there is no response
+		status   int         // 0 for 200
 		response string
 		cut      bool // the connection is lost after the response
 		unread   bool
+		ended    bool // the context has ended before
 		want     bool
 	}{
 		"no response":               {request: put, want: true},
+		"not sent":                  {request: put, ended: true},
 		"no response to a deletion": {request: request{method: http.MethodDelete, path: path}, want: true},
 		"no response to a creation": {request: creating(object), want: true},
 		"no response, protobuf": {
@@ -299,7 +307,11 @@ func TestObserve_UnknownOutcomes(t *testing.T) {
 		"no response, collection":  {request: request{method: http.MethodDelete, path: collection}},
 		"no response to a dry run": {request: request{method: http.MethodPut, path: path + "?dryRun=All"}},
 		"no response to a read":    {request: request{method: http.MethodGet, path: path}},
-		"a response":               {request: put, header: json, response: object},
+		"an error of the server": {
+			request: put, header: json, status: http.StatusGatewayTimeout, response: "x", want: true,
+		},
+		"a conflict": {request: put, header: json, status: http.StatusConflict, response: "x"},
+		"a response": {request: put, header: json, response: object},
 		"an eviction": {
 			request: request{method: http.MethodPost, path: path + "/eviction"}, header: json,
 			response: `{"kind":"Status","metadata":{}}`, want: true,
@@ -311,20 +323,28 @@ func TestObserve_UnknownOutcomes(t *testing.T) {
 		"unread":     {request: put, header: json, response: object, unread: true, want: true},
 	} {
 		recorder := &Recorder{}
-		r := newRequest(t, test.method, test.path, test.sent).WithContext(carrier{t.Context(), recorder})
+		ctx, cancel := context.WithCancel(carrier{t.Context(), recorder})
+		defer cancel()
+		if test.ended {
+			cancel()
+		}
+		r := newRequest(t, test.method, test.path, test.sent).WithContext(ctx)
 		r.Header.Set("Content-Type", cmp.Or(test.sentAs, runtime.ContentTypeJSON))
 		if test.header == nil {
-			RecordLost(r)
+			ResultOf(r)(nil, io.EOF)
 		} else {
 			var received io.Reader = strings.NewReader(test.response)
 			if test.cut {
 				received = io.MultiReader(received, iotest.ErrReader(io.ErrUnexpectedEOF))
 			}
-			body := Observe(r, test.header, io.NopCloser(received), func(w Write) { Record(r.Context(), w) })
-			if !test.unread {
-				_, _ = io.ReadAll(body)
+			response := &http.Response{
+				StatusCode: cmp.Or(test.status, http.StatusOK), Header: test.header, Body: io.NopCloser(received),
 			}
-			if err := body.Close(); err != nil {
+			ResultOf(r)(response, nil)
+			if !test.unread {
+				_, _ = io.ReadAll(response.Body)
+			}
+			if err := response.Body.Close(); err != nil {
 				t.Error(err)
 			}
 		}

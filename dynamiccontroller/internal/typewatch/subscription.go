@@ -265,16 +265,6 @@ func (v View) Options() Options { return *v.options }
 // GroupResource returns the type of the objects.
 func (v View) GroupResource() schema.GroupResource { return v.watch.key.GVR.GroupResource() }
 
-// IsBehind reports whether the watch has synced, but has not received an object with a resourceVersion that the API
-// server has. The object can be in any namespace of the watch: IsBehind returns false when one of the namespaces has
-// reached the version, or if the versions of the server cannot be compared.
-func (v View) IsBehind(resourceVersion uint64) bool {
-	return v.watch.listed.Load() && !slices.ContainsFunc(v.watch.reflectors, func(r *reflector) bool {
-		observed := version(r.observed.Load())
-		return observed == 0 || !version(resourceVersion).isNewer(observed)
-	})
-}
-
 // Value returns the value of the subscription's options. It can be replaced by [Subscription.Update].
 func (v View) Value() any { return v.options.Value }
 

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/internal/listwatch"
@@ -109,7 +110,9 @@ func (r *reflector) lacks(write writes.Write, history int64) bool {
 			return own == history && (observed == none || !versionNumber(v).isNewer(observed))
 		},
 		Selects: func(set labels.Set) bool { return w.selects(write, set) },
-		Has:     func() bool { return w.store.HasUID(write.Key(), write.UID) },
+		Has: func() bool {
+			return w.store.HasUID(cache.NewObjectName(write.Namespace, write.Name).String(), write.UID)
+		},
 	})
 	return missing && !r.loop.State().Lacks.Has(listwatch.NoWatch)
 }
