@@ -115,6 +115,16 @@ func (h *harness) shardMember(
 	change ...func(*replica.Options),
 ) *shardMember {
 	h.Helper()
+	m, client := h.newShardMember(name, change...)
+	for _, gvr := range served {
+		h.serve(m.engine, gvr, handler(m, client))
+	}
+	return m.start()
+}
+
+// newShardMember returns a replica that has not been started, and its fenced client.
+func (h *harness) newShardMember(name string, change ...func(*replica.Options)) (*shardMember, dynamic.Interface) {
+	h.Helper()
 	m := &shardMember{h: h, name: name, wire: &wire{}}
 	wired := m.wire.through(h)
 	o := replicaOptions(h, name)
@@ -125,16 +135,17 @@ func (h *harness) shardMember(
 	leases := rest.CopyConfig(wired.config)
 	leases.Impersonate = rest.ImpersonationConfig{UserName: shardUser}
 	m.Replica = must(replica.New(h.logger().WithName(name), leases, o))
-	client := must(dynamic.NewForConfig(m.Fence(wired.config)))
 	m.engine = wired.controller(dynamiccontroller.Config{})
-	for _, gvr := range served {
-		h.serve(m.engine, gvr, handler(m, client))
-	}
-	h.noError(errors.Join(
+	return m, must(dynamic.NewForConfig(m.Fence(wired.config)))
+}
+
+func (m *shardMember) start() *shardMember {
+	m.h.Helper()
+	m.h.noError(errors.Join(
 		m.RegisterForWarmShards("watches", m.engine.Watches()),
 		m.RegisterForShards("engine", m.engine),
 	))
-	m.stop = h.start(m.Run)
+	m.stop = m.h.start(m.Run)
 	return m
 }
 

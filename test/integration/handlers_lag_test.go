@@ -30,10 +30,15 @@ var dependentUpdates = flag.Int("dependent-updates", 100,
 // maxWatchLag is the longest delay of a watch event.
 const maxWatchLag = 700 * time.Millisecond
 
-// lagging returns a harness whose watches lag by a random time.
+// lagging returns a harness whose watches, except those of Leases, lag by a random time.
 func (h *harness) lagging(longest time.Duration) *harness {
 	own := *h
-	random := apiproxy.DelayWatches(func(apiproxy.Call) time.Duration { return rand.N(longest) })
+	random := apiproxy.DelayWatches(func(watch apiproxy.Call) time.Duration {
+		if watch.Resource == "leases" {
+			return 0
+		}
+		return rand.N(longest)
+	})
 	own.config = intercepted(h.config, func(r *http.Request, send send) (*http.Response, error) {
 		return random(roundTripper(send)).RoundTrip(r)
 	})
