@@ -72,10 +72,19 @@ func TestErrStillRunning_IsReturnedWhileAHandlerHangs(t *testing.T) {
 		if !errors.Is(err, dynamiccontroller.ErrStillRunning) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("StopServiceGVK returned %v", err)
 		}
-		if err := stop(); !errors.Is(err, dynamiccontroller.ErrStillRunning) {
-			t.Errorf("Run returned %v", err)
+		err = stop()
+		var running interface{ Returned() <-chan struct{} }
+		if !errors.Is(err, dynamiccontroller.ErrStillRunning) || !errors.As(err, &running) {
+			t.Fatalf("Run returned %v", err)
+		}
+		time.Sleep(time.Hour)
+		select {
+		case <-running.Returned():
+			t.Error("the error reports that nothing is running, while a handler hangs")
+		default:
 		}
 		close(h.release)
+		<-running.Returned()
 	})
 }
 

@@ -61,7 +61,8 @@ var (
 	// shard with another count, or if user code of an earlier run, other than handlers, is still running.
 	ErrAlreadyRunning = errors.New("already running, or user code of an earlier run is still running")
 	// ErrStillRunning is wrapped by the errors of Run and StopServiceGVK if they return while handlers, watches or other
-	// functions are still running. The error lists them.
+	// functions are still running. The error lists them. An error of Run that wraps it also has the method Returned; see
+	// [DynamicController.Run].
 	ErrStillRunning = errors.New("still running")
 )
 

@@ -125,8 +125,9 @@ func HistoryOf(ctx context.Context) int64 {
 //
 // When ctx is cancelled, no more handlers start, and the contexts of running handlers are cancelled with a cause that
 // wraps both [ErrRunEnded] and the cause of ctx. Run waits for handlers and other user code to return, for at most
-// Config.ShutdownTimeout. Its error lists any that are still running after that. Run can be called again while a
-// handler is still running. That handler's object is not reconciled again until the handler returns.
+// Config.ShutdownTimeout. Its error lists any that are still running after that. The error wraps one with the method
+// Returned() <-chan struct{}, whose channel is closed when nothing of the run is running any more. Run can be called
+// again while a handler is still running. That handler's object is not reconciled again until the handler returns.
 //
 // If ctx carries a shard, Run serves the types of that shard; see [WithShard]. Several shards can run at the same time.
 // Each run has its own [RunContext]. All runs share the workers, and promises F1 to F3 hold across all of them. The end
@@ -176,12 +177,23 @@ func (c *DynamicController) run(ctx context.Context) error {
 
 	<-ctx.Done()
 	r.cancel(fmt.Errorf("%w: %w", ErrRunEnded, context.Cause(ctx)))
-	if left := r.end(releaseWatches); len(left) > 0 {
-		return fmt.Errorf("%w %s after the context was cancelled: %s", ErrStillRunning, c.config.ShutdownTimeout,
-			enumerate(left))
+	if left, returned := r.end(releaseWatches); len(left) > 0 {
+		return &leftRunning{fmt.Errorf("%w %s after the context was cancelled: %s", ErrStillRunning,
+			c.config.ShutdownTimeout, enumerate(left)), returned}
 	}
 	return nil
 }
+
+// leftRunning is the error of a run that has left something running. Package replica finds its method with errors.As.
+type leftRunning struct {
+	error
+	returned <-chan struct{}
+}
+
+func (e *leftRunning) Unwrap() error { return e.error }
+
+// Returned returns a channel that is closed when nothing of the run is running any more.
+func (e *leftRunning) Returned() <-chan struct{} { return e.returned }
 
 // maxHold limits the time for which the caches are not read when a run begins. Attaching takes longer only if user code
 // hangs.
@@ -322,9 +334,10 @@ func (r *run) replaceWorkers() {
 
 // end stops the calls, the watches and the event handlers, in that order, so that running handlers can still read the
 // caches. It waits for at most ShutdownTimeout. If the handlers use up that time, it waits up to one second longer for
-// the watches and the event handlers. It returns descriptions of everything that is still running. The run remains
-// current until the watches and the event handlers have ended.
-func (r *run) end(releaseWatches func()) (left []string) {
+// the watches and the event handlers. It returns descriptions of everything that is still running, and a channel that
+// is closed when it has returned; nil if there is nothing. The run remains current until the watches and the event
+// handlers have ended.
+func (r *run) end(releaseWatches func()) (left []string, all <-chan struct{}) {
 	c := r.controller
 	r.stopGroups()
 	timeout, stopTimer := withLimit(c.config.ShutdownTimeout)
@@ -383,7 +396,13 @@ func (r *run) end(releaseWatches func()) (left []string) {
 			}
 		}
 	}
-	return left
+	if len(left) > 0 {
+		all = closedAfter(func() {
+			<-returned
+			<-ended
+		})
+	}
+	return left, all
 }
 
 // runningWatches describes the watches that have not stopped: those that are running, and those that were dropped.

@@ -56,13 +56,15 @@
 //   - L1: Leader-gated runnables of two replicas never run at the same time, except as listed below. During a clean
 //     shutdown the lease is renewed until the last leader-gated runnable has returned. Then it is released, but only if
 //     it still names this replica. The lease is left to expire if runnables do not return within
-//     Options.ShutdownTimeout, return an error after they were stopped, or panic. If somebody deletes the lease,
-//     empties it or takes it by force, the term ends when a request from the leader first observes this.
+//     Options.ShutdownTimeout, return an error after they were stopped, or panic. This replica then does not campaign
+//     until the work that they have left running has returned; see [Runnable]. If somebody deletes the lease, empties
+//     it or takes it by force, the term ends when a request from the leader first observes this.
 //   - L2: When the lease is lost, or the replica cannot be certain that it still holds the lease, the contexts of the
 //     term are cancelled with [ErrLeaseLost] and no further writes start through a fenced config. Both happen
 //     before another replica can lead. If the wall clock jumps, contexts can be cancelled too late, as described
-//     below, but writes are still refused in time. The process keeps running and campaigns again once the runnables
-//     of the term have returned. With [ExitOnLoss], Run returns the error instead.
+//     below, but writes are still refused in time. The process keeps running. It campaigns again once the runnables of
+//     the term have returned, and the work that they have left running. With [ExitOnLoss], Run returns the error
+//     instead.
 //   - L3: Per-replica runnables start once per process, regardless of leadership.
 //   - L4: A term leaves nothing behind once it is over and its runnables have returned.
 //   - L6: When a leader has released the lease, the engine of the next one calls the handler for an object after its
@@ -149,8 +151,8 @@
 //     in those that the engine lists for D12, a handler can read the state before a write, and repeat the write.
 //   - The guarantees hold while the clock rates of two machines differ by less than a tenth, and all replicas have the
 //     same LeaseDuration.
-//   - A runnable that ignores its context delays this replica's next term until the runnable returns. Only the fence
-//     prevents its writes.
+//   - A runnable, or a handler, that ignores its context delays this replica's next term until it returns. Only the
+//     fence prevents its writes.
 //
 // # Requirements
 //

@@ -13,9 +13,10 @@ import (
 // exit describes how a runnable returned. Code that uses an exit calls no methods of the error that the runnable
 // returned, except through errors.Is and errors.As.
 type exit struct {
-	clean    bool  // the error is one that Runnable permits after the context is cancelled
-	unjoined bool  // goroutines of the runnable may still be running
-	err      error // never nil
+	clean    bool              // the error is one that Runnable permits after the context is cancelled
+	unjoined bool              // goroutines of the runnable may still be running
+	err      error             // never nil
+	left     []<-chan struct{} // of work that is still running; see leftIn
 }
 
 // runToExit runs the runnable and classifies the error that it returns. If the runnable, or a method of the error,
@@ -32,6 +33,9 @@ func runToExit(ctx context.Context, r Runnable) exit {
 	text, mistake := protect.Error("runnable", err, func() {
 		var invalid *invalidExitError
 		e.clean, e.unjoined = isCleanExit(ctx, err), errors.As(err, &invalid)
+		if e.left = leftIn(ctx, err); hasReturned(err) {
+			e.clean, e.unjoined = false, true
+		}
 	})
 	if mistake != nil {
 		return invalidExit(mistake)
@@ -45,7 +49,7 @@ func invalidExit(mistake *protect.Mistake) exit {
 	if mistake.Stack != nil {
 		text = fmt.Sprintf("%s\n%s", text, mistake.Stack)
 	}
-	return exit{err: &invalidExitError{text}, unjoined: true}
+	return exit{err: &invalidExitError{text}, unjoined: true, left: []<-chan struct{}{nil}}
 }
 
 // isCleanExit reports whether every branch of err's tree contains an error that Runnable permits after its context is

@@ -154,13 +154,13 @@ func (m *fleetMember) step(ctx context.Context) {
 	m.publish(fleet.State{Shards: m.options.Shards, Node: m.options.NodeName, Layout: len(m.shards), Warm: synced})
 }
 
-// findSynced returns the shards that this replica could lead: it keeps them warm, they have synced, and it is not
-// backing off after a failure. It calls user code, so m.mu is not held.
+// findSynced returns the shards that this replica could lead: it keeps them warm, they have synced, and neither a
+// failure nor work of an earlier term prevents it from campaigning. It calls user code, so m.mu is not held.
 func (m *fleetMember) findSynced() (indexes []int) {
 	m.mu.Lock()
 	count, runnables := len(m.shards), m.warm[:len(m.warm):len(m.warm)]
 	for i, s := range m.shards {
-		if s.warmth != nil && !s.warmth.stopping && !s.leadership.backingOff.Load() {
+		if s.warmth != nil && !s.warmth.stopping && s.leadership.canCampaign() {
 			indexes = append(indexes, i)
 		}
 	}
@@ -321,9 +321,19 @@ func (m *fleetMember) followLayoutLocked(layout layout) {
 		return
 	}
 	m.log.Info("Number of shards observed", keyShards, layout.shards)
+	var left []leftWork // by shards of the former layout, whose types can be in any shard now
+	var until time.Time
+	for _, s := range m.shards {
+		work, end := s.leadership.left.get()
+		left = append(left, work...)
+		if end.After(until) {
+			until = end
+		}
+	}
 	m.shards = make([]*shard, layout.shards)
 	for i := range m.shards {
 		m.shards[i] = m.newShard(i, layout.shards)
+		m.shards[i].leadership.left.set(left, until)
 	}
 }
 
@@ -340,7 +350,7 @@ func (m *fleetMember) newShard(index, count int) *shard {
 		},
 		shutdown:   &shutdown{timeout: o.ShutdownTimeout, within: m.shutdown},
 		registered: slices.Clone(m.registered), onNewLeader: func(string) {},
-		maxBackoff: maxBackoff,
+		maxBackoff: maxBackoff, isShard: true,
 	}
 	leases := noteIn(m.clients.requests, o, log, ledger)
 	s.leadership.lock = &lock{

@@ -21,6 +21,11 @@ import (
 // that are still running, and Run must not wrap the DeadlineExceeded that http.Server.Shutdown returns while
 // connections are active. The lease is then left to expire. The same applies if Run panics, calls runtime.Goexit, or
 // returns an invalid error: a typed nil, or an error with a method that panics.
+//
+// An error can report when the work that is still running has returned, as that of a DynamicController does. It, or an
+// error that it wraps, then has the method Returned() <-chan struct{}, whose channel is closed at that time. Before,
+// the replica does not campaign for the lease. Without this method, the replica does not campaign until another one
+// could have acquired the lease.
 type Runnable interface {
 	Run(ctx context.Context) error
 }
@@ -50,6 +55,7 @@ type runnableGroup struct {
 	stopped  bool    // no further runnable is started
 	errs     []error // all exit errors except those sent to failed
 	unjoined []error // the exit errors after which goroutines may still be running
+	left     []leftWork
 }
 
 func newRunnableGroup(ctx context.Context) *runnableGroup {
@@ -57,7 +63,7 @@ func newRunnableGroup(ctx context.Context) *runnableGroup {
 	g := &runnableGroup{failed: make(chan error, 1), joined: make(chan struct{}), cancelled: cancelled}
 	g.launch = func(n namedRunnable) {
 		go func() {
-			e := exit{err: errGoexit, unjoined: true}
+			e := exit{err: errGoexit, unjoined: true, left: []<-chan struct{}{nil}}
 			defer func() { g.returned(n.name, e, cancelled()) }()
 			e = runToExit(ctx, n.runnable)
 		}()
@@ -106,6 +112,7 @@ func (g *runnableGroup) returned(name string, e exit, cancelled bool) {
 	case !cancelled && !g.stopped:
 		if e.unjoined {
 			g.unjoined = append(g.unjoined, failure)
+			g.addLeftLocked(name, e)
 		}
 		select {
 		case g.failed <- failure:
@@ -114,6 +121,7 @@ func (g *runnableGroup) returned(name string, e exit, cancelled bool) {
 		}
 	case !e.clean:
 		g.errs, g.unjoined = append(g.errs, unclean), append(g.unjoined, unclean)
+		g.addLeftLocked(name, e)
 	}
 	g.closeIfJoinedLocked()
 }
@@ -131,4 +139,22 @@ func (g *runnableGroup) exitErrors() (errs, unjoined error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return errors.Join(g.errs...), errors.Join(g.unjoined...)
+}
+
+func (g *runnableGroup) addLeftLocked(name string, e exit) {
+	for _, returned := range e.left {
+		g.left = append(g.left, leftWork{name, returned})
+	}
+}
+
+// leftRunning returns the work that may still be running: that of runnables that have returned, and the runnables
+// themselves.
+func (g *runnableGroup) leftRunning() []leftWork {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	left := slices.Clone(g.left)
+	for _, name := range g.running {
+		left = append(left, leftWork{name, g.joined})
+	}
+	return left
 }

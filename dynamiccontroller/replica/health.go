@@ -28,8 +28,9 @@ func checkError(check string, err error) error {
 //     check fails only if the term continues for another RetryPeriod after Alive first observed this, because a process
 //     that was suspended, or whose wall clock has jumped, needs a moment to end the term.
 //   - runnable-shutdown: leader-gated runnables have not returned within ShutdownTimeout after their contexts were
-//     cancelled. This replica cannot lead again until they have returned. With shards, this includes the runnables of
-//     shards that this replica no longer leads or keeps warm.
+//     cancelled, or the work that they have left running has not. This replica cannot lead again before that. With
+//     shards, this includes the runnables of shards that this replica no longer leads or keeps warm, but not the work
+//     that they have left running, because another replica can lead the shard.
 //
 // Alive does not fail on a standby or while the API server is unreachable. It makes no requests.
 func (r *Replica) Alive() error {

@@ -31,6 +31,7 @@ func (l *leadership) lead(ctx context.Context, t *term) (leadState, error) {
 		}
 		r.handle(event, cause)
 	}
+	l.left.set(r.group.leftRunning(), time.Now().Add(l.expiry()+2*l.options.RetryPeriod))
 	return r.state, r.err
 }
 

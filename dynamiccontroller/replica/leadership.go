@@ -27,6 +27,8 @@ type leadership struct {
 	stepDown <-chan struct{}
 	// backingOff reports that the last term failed, and that this replica does not campaign until a pause is over.
 	backingOff atomic.Bool
+	isShard    bool // the lease is that of a shard
+	left       leftovers
 
 	mu         sync.Mutex // guards the fields below; held while runnables are started, but never while one runs
 	registered []namedRunnable
@@ -57,6 +59,9 @@ func (l *leadership) run(ctx context.Context) error {
 	}
 	backoff := l.newBackoff()
 	for {
+		if err := l.awaitLeft(ctx); err != nil || ctx.Err() != nil || l.isSteppingDown() {
+			return err
+		}
 		state, err := l.serveTerm(ctx)
 		if ctx.Err() != nil || state.ending || err != nil && state == (leadState{}) {
 			return err
@@ -87,6 +92,24 @@ func (l *leadership) run(ctx context.Context) error {
 	}
 }
 
+// awaitLeft waits until the work that the last term has left running has returned. This replica would otherwise acquire
+// a lease that still names it, and release it at the end of the next term, while the work continues. If it is not known
+// when the work returns, awaitLeft waits until another replica could have acquired the lease. It stops waiting when
+// this replica steps down. If ctx is cancelled, it returns an error that names what is running.
+func (l *leadership) awaitLeft(ctx context.Context) error {
+	if names := l.left.known(); names != "" {
+		l.log.Info("Not campaigning until the work of the last term has returned", keyRunning, names)
+		defer l.log.Info("The work of the last term is no longer waited for")
+	}
+	return l.left.wait(ctx, l.stepDown)
+}
+
+// canCampaign reports whether nothing of the last term prevents this replica from campaigning.
+func (l *leadership) canCampaign() bool {
+	left, _ := l.left.get()
+	return len(left) == 0 && !l.backingOff.Load()
+}
+
 func (l *leadership) isSteppingDown() bool {
 	select {
 	case <-l.stepDown:
@@ -113,12 +136,16 @@ func (l *leadership) stepDownPause(backoff *wait.Backoff) time.Duration {
 	}
 	pause := backoff.Step()
 	if t.loss() != nil {
-		// The lease names this replica until it expires. Another replica can acquire the lease only then, and does so at most
-		// 4.4 x RetryPeriod later. If this replica reacquired the lease before that, stepping down would have no effect.
-		pause += l.options.LeaseDuration + 3*l.options.RetryPeriod
+		// If this replica reacquired the lease before another one could, stepping down would have no effect.
+		pause += l.expiry()
 	}
 	return pause
 }
+
+// expiry returns the time from the loss of a lease until another replica acquires it, without 1.4 x RetryPeriod: the
+// pauses that follow are longer. The lease names this replica until it expires. Another replica can acquire it only
+// then, and does so at most 4.4 x RetryPeriod later.
+func (l *leadership) expiry() time.Duration { return l.options.LeaseDuration + 3*l.options.RetryPeriod }
 
 // setGroup starts the registered runnables in the group. Runnables that are registered later join it.
 func (l *leadership) setGroup(g *runnableGroup) {
@@ -142,14 +169,21 @@ func (l *leadership) clearGroup() {
 	l.group = nil
 }
 
-// hung returns the names of runnables that were stopped more than the given time ago and have not returned.
+// hung returns the names of runnables that were stopped more than the given time ago and have not returned. This
+// includes work that they have left running, unless it is that of a shard, which another replica can lead.
 func (l *leadership) hung(limit time.Duration) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.group == nil || l.stoppedAt.IsZero() || time.Since(l.stoppedAt) <= limit {
+	switch {
+	case l.stoppedAt.IsZero() || time.Since(l.stoppedAt) <= limit:
 		return ""
+	case l.group != nil:
+		return l.group.remaining()
+	case l.isShard:
+		return ""
+	default:
+		return l.left.known()
 	}
-	return l.group.remaining()
 }
 
 func (l *leadership) has(name string) bool {

@@ -92,8 +92,8 @@ type Options struct {
 type LossPolicy int
 
 const (
-	// CampaignAgain waits until the runnables of the lost term have returned, and then campaigns again. Per-replica
-	// runnables are not affected.
+	// CampaignAgain waits until the runnables of the lost term, and the work that they have left running, have returned,
+	// and then campaigns again. Per-replica runnables are not affected.
 	CampaignAgain LossPolicy = iota
 	// ExitOnLoss ends Run with an error that wraps ErrLeaseLost.
 	ExitOnLoss

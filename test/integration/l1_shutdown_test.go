@@ -24,6 +24,7 @@ import (
 	corev1apply "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 	"github.com/dynamic-controller/engine/internal/testkit"
 )
@@ -297,4 +298,62 @@ func TestL1_ForbiddenReleaseIsNotRetried(t *testing.T) {
 	if len(lines) != 1 {
 		t.Errorf("the error was logged %d times, want once: %s", len(lines), log.find())
 	}
+}
+
+// A replica loses its Lease while a handler ignores its context. It does not lead again, although the Lease names it,
+// until the handler has returned.
+func TestL1_HungHandlerKeepsItsReplicaFromLeading(t *testing.T) {
+	h := newHarness(t)
+	network := &wire{}
+	wired := network.through(h)
+	gvr := h.widgets()
+	h.apply(gvr, "w", 0)
+	var calls atomic.Int64
+	release := make(chan struct{})
+	engine := wired.controller(dynamiccontroller.Config{ShutdownTimeout: time.Second})
+	h.serve(engine, gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+		if calls.Add(1) == 1 {
+			<-release
+		}
+		return nil
+	})
+	options := replicaOptions(h, "a")
+	options.ShutdownTimeout = 2 * time.Second
+	r := must(replica.New(h.logger(), wired.config, options))
+	h.noError(errors.Join(
+		r.RegisterWithoutLeaderElection("watches", engine.Watches()),
+		r.Register("engine", engine),
+	))
+	stop := h.start(r.Run)
+	h.eventually("the handler is called", func() error {
+		if calls.Load() == 0 {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	network.set(func(*http.Request, send) (*http.Response, error) { return nil, errors.New("disconnected") })
+	h.eventually("the Lease is lost", func() error {
+		if r.Status().Leading {
+			return errors.New("the replica leads")
+		}
+		return nil
+	})
+	network.set(nil)
+	h.eventually("the handler is reported", func() error {
+		if err := r.Alive(); err == nil || !strings.Contains(err.Error(), "engine") {
+			return fmt.Errorf("got the error %w", err)
+		}
+		return nil
+	})
+	if r.Status().Leading || calls.Load() > 1 {
+		t.Errorf("the replica leads again while the handler hangs, which was called %d times", calls.Load())
+	}
+	close(release)
+	h.eventually("the replica leads again, and calls the handler", func() error {
+		if calls.Load() == 1 {
+			return errors.New("it has not")
+		}
+		return nil
+	})
+	h.noError(errors.Join(r.Alive(), stop()))
 }
