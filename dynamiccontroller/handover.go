@@ -28,7 +28,7 @@ func (r *run) holdWritten(reg *registration) {
 		w := written[call.Object]
 		if w == nil {
 			w = c.newOwnWrites(reg, r, ObjectIdentifiers{NamespacedKey: call.Object, GVR: reg.gvr})
-			w.starts = true
+			w.fromSync = true
 			written[call.Object] = w
 		}
 		if call.Noted {

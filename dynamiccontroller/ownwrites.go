@@ -30,9 +30,9 @@ type ownWrites struct {
 	over     atomic.Bool
 
 	// The fields below are used only by the goroutine that adds the object, and then by check.
-	limit   time.Time
-	starts  bool    // the limit counts from when the type has synced
-	missing missing // checked first
+	limit    time.Time
+	fromSync bool    // the limit counts from when the type has synced
+	missing  missing // checked first
 }
 
 // unknownWrite is the target of a request with an unknown outcome, and a cache that a type reads it from.
@@ -195,8 +195,8 @@ func (w *ownWrites) check(now time.Time) (lagged bool) {
 	case w.over.Load():
 	case !w.isMissing():
 		w.end()
-	case w.starts: // the first list can take longer than the limit, and no object is reconciled before
-		w.starts = !w.reg.feed.Primary().View().HasSynced()
+	case w.fromSync: // the first list can take longer than the limit, and no object is reconciled before
+		w.fromSync = !w.reg.feed.Primary().View().HasSynced()
 		w.limit = now.Add(w.reg.controller.config.MaxWriteLag)
 	case now.Before(w.limit):
 	default:

@@ -49,7 +49,7 @@ func (b *beginnings) last() time.Time {
 // neither acquires the Lease again nor releases it while the handler is running, although the Lease names it.
 func TestL1_LeaseIsNotAcquiredWhileEarlierWorkIsRunning(t *testing.T) {
 	for name, test := range map[string]struct {
-		known   bool          // the error tells when the work has returned
+		known   bool          // the error reports when the work has returned
 		returns time.Duration // after the loss; 0 for never
 		leads   time.Duration // after the loss, at the earliest; 0 for never
 	}{

@@ -110,7 +110,7 @@ func newParser(contentType string) objectParser {
 	}
 }
 
-// observedBody calls ended with the object that is read from it. The object is empty if there is none.
+// observedBody calls ended with the object that is read from it, or with an empty object.
 type observedBody struct {
 	io.ReadCloser
 	ended func(object)
