@@ -1,10 +1,13 @@
 package replica
 
-import "time"
+import (
+	"time"
 
-// instant is a reading of both clocks. The monotonic clock stops while a virtual machine is suspended, and the wall
-// clock can be set. A deadline must therefore use the clock that has advanced further.
-type instant struct{ mono, wall time.Time }
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
+)
+
+// instant is a reading of both clocks.
+type instant = election.Instant
 
 // clock reads both clocks.
 type clock struct {
@@ -17,11 +20,8 @@ func (c clock) now() instant {
 	if c.wall != nil {
 		wall = c.wall()
 	}
-	return instant{mono: now, wall: wall.Round(0)} // Round strips the monotonic reading
+	return instant{Mono: now, Wall: wall.Round(0)} // Round strips the monotonic reading
 }
 
 // since returns the time elapsed since the instant then, according to the clock that has advanced further.
-func (c clock) since(then instant) time.Duration {
-	now := c.now()
-	return max(now.mono.Sub(then.mono), now.wall.Sub(then.wall))
-}
+func (c clock) since(then instant) time.Duration { return c.now().Since(then) }

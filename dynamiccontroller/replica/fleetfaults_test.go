@@ -536,16 +536,6 @@ func TestFleet_LeasesOfRemovedShardsAreDeleted(t *testing.T) {
 	})
 }
 
-// An error that concerns the fleet's lease is not an error of the shard's lease.
-func TestFleet_MissingFleetLeaseIsNotARejectedWrite(t *testing.T) {
-	l := layoutCheck{holder: func(context.Context) (string, error) {
-		return "", apierrors.NewNotFound(leases, "test")
-	}}
-	if err := l.verify(t.Context()); isRejected(err) {
-		t.Errorf("%v counts as a rejected write", err)
-	}
-}
-
 // A layout is recorded that differs from the running one, the plan still has the old number of shards, and one runnable
 // returns slowly: the other shards are started and stopped in a busy loop.
 func TestFleet_OldLayoutIsNotRestarted(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
@@ -218,12 +217,4 @@ func (l *fleetLease) endChange() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.changing, l.final = false, false
-}
-
-// releasedRecord is the record of a Lease that was released.
-func releasedRecord(transitions int) resourcelock.LeaderElectionRecord {
-	now := metav1.NewTime(time.Now())
-	return resourcelock.LeaderElectionRecord{
-		LeaderTransitions: transitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
-	}
 }

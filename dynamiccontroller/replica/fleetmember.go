@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 	"github.com/dynamic-controller/engine/internal/shards"
@@ -268,7 +269,7 @@ func (m *fleetMember) stepShardLocked(ctx context.Context, s *shard, o order) {
 		s.campaign.stop()
 	}
 	if o.expected && s.campaign != nil && !s.isLeading() {
-		s.leadership.lock.pace.wake()
+		s.leadership.elector.wake()
 	}
 }
 
@@ -353,34 +354,20 @@ func (m *fleetMember) newShard(index, count int) *shard {
 		maxBackoff: maxBackoff, isShard: true,
 	}
 	leases := noteIn(m.clients.requests, o, log, ledger)
-	s.leadership.lock = &lock{
-		Interface: leaseOf(leases, m.options, o.LeaseName), verify: m.layoutCheck(count).verify,
-		clock: m.clock, duration: o.LeaseDuration, timeout: requestTimeout(o), log: log.V(1),
-		closeConnections: m.clients.closeConnections, onNewLeader: func(string) {},
-		leaseSeen: true, // a missing lease may have been deleted a moment ago
-		pace:      newPace(o.RetryPeriod), yields: func(last string, released time.Duration) bool {
-			return m.yields(index, last, released)
-		},
-	}
+	e := newElector(o, election.Shard, leaseOf(leases, m.options, o.LeaseName), m.clock)
+	e.log, e.closeConnections = log.V(1), m.clients.closeConnections
+	e.confirm, e.expected = m.layoutCheck(count).verify, func() string { return m.expected(index) }
+	s.leadership.elector = e
 	return s
 }
 
-// yieldPeriods limits the time for which a replica leaves a released shard to the planned leader, in multiples of
-// RetryPeriod.
-const yieldPeriods = 2
-
-// yields reports whether this replica leaves a released shard to the planned leader.
-func (m *fleetMember) yields(index int, last string, released time.Duration) bool {
-	if released >= yieldPeriods*m.options.RetryPeriod {
-		return false
-	}
+// expected returns the planned leader of a shard if it is ready to lead, and an empty string otherwise.
+func (m *fleetMember) expected(index int) string {
 	assignments := *m.plan.Load() // m.mu is not taken, because run can hold it while it waits for this goroutine
-	if index >= len(assignments) {
-		return false
+	if index >= len(assignments) || !isReady(m.view.Snapshot(), assignments[index].Leader, index, len(assignments)) {
+		return ""
 	}
-	leader, count := assignments[index].Leader, len(assignments)
-	return leader != "" && leader != m.options.Identity && leader != last &&
-		isReady(m.view.Snapshot(), leader, index, count)
+	return assignments[index].Leader
 }
 
 // stopShards waits until the runnables of all shards have returned, and their Leases were released. Then it does the

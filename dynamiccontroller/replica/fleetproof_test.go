@@ -114,7 +114,7 @@ func TestH3_WriteNeedsATermOfThisReplica(t *testing.T) {
 	wantErrorIs(t, a.write(t.Context()), ErrNotLeading)
 }
 
-func TestYields_ToThePlannedLeaderIfItIsReady(t *testing.T) {
+func TestExpected_IsThePlannedLeaderIfItIsReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeLeases()
 		m := newFleetRig(t, s, newShardRuns(), "a").member
@@ -125,29 +125,26 @@ func TestYields_ToThePlannedLeaderIfItIsReady(t *testing.T) {
 		other.Identity = "other"
 		announced := &memberLease{options: other, client: m.self.client}
 		m.plan.Store(&plan.Plan{{Leader: "other"}, {Leader: "other"}, {Leader: m.options.Identity}, {}})
-		yields := func(index int, last string, released time.Duration, want bool) {
+		expected := func(index int, want string) {
 			t.Helper()
-			if got := m.yields(index, last, released); got != want {
-				t.Errorf("yields shard %d: %v, want %v", index, got, want)
+			if got := m.expected(index); got != want {
+				t.Errorf("expected to lead shard %d: %q, want %q", index, got, want)
 			}
 		}
-		yields(0, "x", 0, false) // it is not alive
+		expected(0, "") // it is not alive
 		announced.put(ctx, fleet.State{Shards: 4, Layout: 4, Warm: []int{0}})
 		synctest.Wait()
-		yields(0, "x", 0, true)
-		yields(0, "x", yieldPeriods*testRetryPeriod-time.Millisecond, true)
-		yields(0, "x", yieldPeriods*testRetryPeriod, false)
-		yields(0, "other", 0, false) // it has just released the shard
-		yields(1, "x", 0, false)     // it does not keep the shard warm
-		yields(2, "x", 0, false)
-		yields(3, "x", 0, false)
-		yields(4, "x", 0, false)
+		expected(0, "other")
+		expected(1, "") // it does not keep the shard warm
+		expected(2, "")
+		expected(3, "")
+		expected(4, "")
 		announced.put(ctx, fleet.State{Shards: 4, Layout: 4, Warm: []int{0}, Leaving: true})
 		synctest.Wait()
-		yields(0, "x", 0, false)
+		expected(0, "")
 		announced.put(ctx, fleet.State{Shards: 4, Layout: 8, Warm: []int{0}})
 		synctest.Wait()
-		yields(0, "x", 0, false)
+		expected(0, "")
 		cancel()
 		synctest.Wait()
 	})

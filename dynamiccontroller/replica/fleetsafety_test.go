@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 )
@@ -144,40 +145,44 @@ func TestLayoutCheck_LeaseIsReleasedUnlessTheLayoutAllowsToLead(t *testing.T) {
 		"the fleet's lease may have expired": {holder: "shards=8/x", keep: errKeepExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newFakeLeases()
-			keep := newKeep(clock{})
-			keep.renew(clock{}.now(), 100)
-			if test.keep != nil {
-				keep.revoke(test.keep)
-			}
-			check := layoutCheck{
-				shards: 8, keep: keep,
-				holder: func(context.Context) (string, error) { return test.holder, test.err },
-			}
-			began := false
-			l := &lock{
-				Interface: lockFor(s, "test-shard-0", "a"), verify: check.verify, duration: testLeaseDuration,
-				timeout: time.Second, onNewLeader: func(string) {},
-				beginTerm: func(sent instant) *term {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeLeases()
+				keep := newKeep(clock{})
+				keep.renew(clock{}.now(), 100)
+				if test.keep != nil {
+					keep.revoke(test.keep)
+				}
+				check := layoutCheck{
+					shards: 8, keep: keep,
+					holder: func(context.Context) (string, error) { return test.holder, test.err },
+				}
+				began := false
+				lease := lockFor(s, "test-shard-0", "a")
+				wantNoError(t, lease.Create(t.Context(), releasedRecord(0)))
+				e := newElector(testOptions(), election.Shard, lease, clock{})
+				e.expected = func() string { return "" }
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				e.confirm = func(ctx context.Context) error {
+					err := check.verify(ctx)
+					if !test.leads {
+						wantErrorIs(t, err, errNotNow)
+						time.AfterFunc(testRetryPeriod/2, cancel)
+					}
+					return err
+				}
+				e.campaign(ctx, func(sent instant) *term {
 					began = true
+					cancel()
 					return (&fence{}).open(sent, testOptions())
-				},
-			}
-			wantNoError(t, l.Interface.Create(t.Context(), releasedRecord(0)))
-			_, _, err := l.Get(t.Context())
-			wantNoError(t, err)
-			err = l.Update(t.Context(), heldRecord("a"))
-			if began != test.leads {
-				t.Errorf("a term has begun: %t", began)
-			}
-			if test.leads {
-				wantNoError(t, err)
-			} else {
-				wantErrorIs(t, err, errNotNow)
-			}
-			if held := s.holder("test-shard-0") == "a"; held != test.leads {
-				t.Errorf("the lease is held: %t", held)
-			}
+				})
+				if began != test.leads {
+					t.Errorf("a term has begun: %t", began)
+				}
+				if held := s.holder("test-shard-0") == "a"; held != test.leads {
+					t.Errorf("the lease is held: %t", held)
+				}
+			})
 		})
 	}
 }

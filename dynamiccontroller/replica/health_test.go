@@ -70,7 +70,7 @@ func TestAlive_NamesAllFailedChecks(t *testing.T) {
 		s.delete()
 		time.Sleep(testRetryPeriod + testShutdownTimeout + time.Millisecond)
 		fence := r.leadership.fence
-		fence.open(instant{mono: time.Now().Add(-time.Minute), wall: time.Now()}, r.options)
+		fence.open(instant{Mono: time.Now().Add(-time.Minute), Wall: time.Now()}, r.options)
 		_ = r.Alive() // begins the grace period of the lease renewal
 		time.Sleep(testRetryPeriod)
 		wantErrorContains(t, r.Alive(), `check "lease-renewal" failed`, `check "runnable-shutdown" failed`, "slow")
@@ -97,8 +97,8 @@ func TestAlive_AllowsTimeToEndATerm(t *testing.T) {
 		"wall clock set forward": func(r *rig) { r.ahead.Store(int64(time.Hour)) },
 		"process suspended for longer than the lease": func(r *rig) { // both clocks have advanced and no timer has fired
 			r.leadership.fence.latest().update(func(s *termState) {
-				s.renewed.mono = s.renewed.mono.Add(-time.Minute)
-				s.renewed.wall = s.renewed.wall.Add(-time.Minute)
+				s.renewed.Mono = s.renewed.Mono.Add(-time.Minute)
+				s.renewed.Wall = s.renewed.Wall.Add(-time.Minute)
 			})
 		},
 	} {

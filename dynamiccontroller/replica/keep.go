@@ -4,6 +4,8 @@ import (
 	"errors"
 	"sync/atomic"
 	"time"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
 )
 
 // keepFactor is the duration of the fleet's Lease in multiples of LeaseDuration. It is the time for which the Lease
@@ -31,10 +33,9 @@ func newKeep(clock clock) *keep {
 }
 
 // renew records that the lease was renewed at the given time or later, for the duration in the Lease. As for the fence,
-// a part of the duration is not used; see skewDivisor.
+// a part of the duration is not used.
 func (k *keep) renew(at instant, seconds int) {
-	duration := time.Duration(seconds) * time.Second
-	k.state.Store(&keepState{renewed: at, validity: duration - duration/skewDivisor})
+	k.state.Store(&keepState{renewed: at, validity: election.Validity(time.Duration(seconds) * time.Second)})
 }
 
 // revoke ends the certainty until the next renewal.

@@ -121,7 +121,7 @@ func (r *termRun) wait(ctx context.Context) (leadEvent, error) {
 // timeoutError returns the error for runnables that have not returned in time.
 func (r *termRun) timeoutError(names string) error {
 	limit := r.leadership.options.ShutdownTimeout
-	if r.state.lost || r.leadership.lock == nil {
+	if r.state.lost || r.leadership.elector == nil {
 		return fmt.Errorf("runnables have not returned within %s: %s", limit, names)
 	}
 	return fmt.Errorf("runnables have not returned within %s, the lease is left to expire: %s", limit, names)
@@ -186,7 +186,7 @@ func (r *termRun) perform(action leadAction, event leadEvent, cause error) {
 // could lead afterwards.
 func (l *leadership) policy() leadPolicy {
 	return leadPolicy{
-		exitOnFailure: l.options.OnFailure == ExitOnFailure || l.lock == nil,
+		exitOnFailure: l.options.OnFailure == ExitOnFailure || l.elector == nil,
 		exitOnLoss:    l.options.OnLostLease == ExitOnLoss,
 	}
 }

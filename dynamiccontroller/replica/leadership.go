@@ -17,7 +17,7 @@ type leadership struct {
 	options  Options
 	log      logr.Logger
 	fence    *fence
-	lock     *lock // nil without leader election
+	elector  *elector // nil without leader election
 	shutdown *shutdown
 	// onNewLeader reports a new leader. It does not block.
 	onNewLeader func(identity string)
@@ -51,7 +51,7 @@ func (l *leadership) run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	if l.lock == nil {
+	if l.elector == nil {
 		t := l.fence.open(l.fence.clock.now(), l.options)
 		l.onNewLeader(l.options.Identity)
 		_, err := l.lead(ctx, t)

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"k8s.io/client-go/tools/leaderelection"
 )
 
 func TestL1_EmptiedLeaseBlocksForTheConfiguredDuration(t *testing.T) {
@@ -149,37 +146,17 @@ func TestStatus_LeaderIsEmptyUntilTheUpdateOfAClaimSucceeds(t *testing.T) {
 	})
 }
 
-// leaderMetrics records client-go's leader metric by the name of the lease.
-type leaderMetrics struct{ leading sync.Map }
-
-func (m *leaderMetrics) NewLeaderMetric() leaderelection.LeaderMetric { return m }
-func (m *leaderMetrics) On(name string)                               { m.leading.Store(name, true) }
-func (m *leaderMetrics) Off(name string)                              { m.leading.Store(name, false) }
-func (m *leaderMetrics) SlowpathExercised(string)                     {}
-
-func (m *leaderMetrics) isOn(name string) bool {
-	on, _ := m.leading.Load(name)
-	return on == true
-}
-
-var metrics leaderMetrics // client-go accepts only one provider per process
-
-func TestLeaderMetric_IsOffDuringAClaim(t *testing.T) {
-	const name = "leader-metric"
-	leaderelection.SetProvider(&metrics)
+func TestL1_ClaimIsNotRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeServer{}
-		a := newRig(t, s, "a", func(o *Options) { o.LeaseName = name }).start()
+		a := newRig(t, s, "a").start()
 		synctest.Wait()
-		if !metrics.isOn(name) {
-			t.Error("the metric is off while the replica leads")
-		}
 		s.delete()
 		eventually(t, maxReacquire, s.exists)
 		renewed := s.lease().RenewTime
 		for claimed := time.Now(); time.Since(claimed) < testLeaseDuration-10*time.Millisecond; time.Sleep(time.Millisecond) {
-			if a.Status().Leading || metrics.isOn(name) {
-				t.Fatal("the replica leads, or the metric is on, during the claim")
+			if a.Status().Leading {
+				t.Fatal("the replica leads during the claim")
 			}
 			wantHolder(t, s, "a")
 		}
@@ -187,10 +164,6 @@ func TestLeaderMetric_IsOffDuringAClaim(t *testing.T) {
 			t.Errorf("the claim was renewed at %s, want no request that cannot succeed", got)
 		}
 		eventually(t, maxAcquire, a.isLeading())
-		synctest.Wait()
-		if !metrics.isOn(name) {
-			t.Error("the metric is off while the replica leads again")
-		}
 		wantNoError(t, a.stop())
 	})
 }

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/client-go/tools/leaderelection"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
 	"github.com/dynamic-controller/engine/internal/shards"
 )
@@ -50,7 +50,7 @@ type Options struct {
 	// Defaults to 15 seconds.
 	LeaseDuration time.Duration
 	// RenewDeadline is how long the leader retries a renewal before it gives up the lease. It must exceed 1.2 x
-	// RetryPeriod, because client-go adds jitter. A single request for the lease is cancelled after half of RenewDeadline
+	// RetryPeriod, so that a failed renewal is retried. A single request for the lease is cancelled after half of RenewDeadline
 	// or one second, whichever is longer, and never later than RenewDeadline. If the API server always takes longer to
 	// answer, no replica ever leads. Defaults to 10 seconds.
 	RenewDeadline time.Duration
@@ -126,19 +126,16 @@ func DefaultOptions() Options {
 const (
 	minLeaseDuration = 2 * time.Second        // a released lease has a duration of one second; see isReleased
 	minRetryPeriod   = 100 * time.Millisecond // prevents a busy loop
-	// skewDivisor sets how early the fence closes: LeaseDuration / skewDivisor before other replicas can lead. The clock
-	// rates of two machines can differ by one part in skewDivisor. NTP changes a clock's rate by at most 0.05%, so most of
-	// the time is left for delays between checking the clocks and sending the write, such as scheduling and garbage
-	// collection.
-	skewDivisor = 10
+	// renewFactor is the least RenewDeadline in multiples of RetryPeriod, as in client-go.
+	renewFactor = 1.2
 )
 
 // clockSkew returns the time by which the fence closes before the lease expires.
-func (o Options) clockSkew() time.Duration { return o.LeaseDuration / skewDivisor }
+func (o Options) clockSkew() time.Duration { return o.LeaseDuration - o.renewalValidity() }
 
 // renewalValidity returns how long a confirmed renewal is valid, counted from the time at which it was sent. During
 // that time, the replica is certain that it leads.
-func (o Options) renewalValidity() time.Duration { return o.LeaseDuration - o.clockSkew() }
+func (o Options) renewalValidity() time.Duration { return election.Validity(o.LeaseDuration) }
 
 // isSharded reports whether the replica takes part in a fleet.
 func (o Options) isSharded() bool { return o.Shards > 1 && o.elects() }
@@ -243,12 +240,12 @@ func (o Options) validateLease(errs *invalidOptions) {
 }
 
 func (o Options) validateDurations(errs *invalidOptions) {
-	jittered := time.Duration(leaderelection.JitterFactor * float64(o.RetryPeriod))
+	least := time.Duration(renewFactor * float64(o.RetryPeriod))
 	switch {
 	case o.RetryPeriod < minRetryPeriod:
 		errs.add("RetryPeriod", o.RetryPeriod, "must be at least %s", minRetryPeriod)
-	case o.RenewDeadline <= jittered:
-		errs.add("RenewDeadline", o.RenewDeadline, "must exceed %v x RetryPeriod = %s", leaderelection.JitterFactor, jittered)
+	case o.RenewDeadline <= least:
+		errs.add("RenewDeadline", o.RenewDeadline, "must exceed %v x RetryPeriod = %s", renewFactor, least)
 	}
 	switch least := o.RenewDeadline + o.RetryPeriod + o.clockSkew(); {
 	case o.LeaseDuration < minLeaseDuration:

@@ -230,14 +230,17 @@ func (p *planner) removeLeases(ctx context.Context, view *fleet.Snapshot, count 
 	}
 }
 
+// announcePeriod is the interval at which the announcement of a change is sent until it has succeeded.
+const announcePeriod = 100 * time.Millisecond
+
 // removeLayout announces a change of the layout, and waits until no shard is led. The next release of the fleet's Lease
 // then allows any replica to lead, and to record its own layout.
 func (p *planner) removeLayout(ctx context.Context) error {
 	p.member.lease.announceChange()
 	for p.member.lease.currentLayout().state != layoutChanging {
-		p.member.leadership.lock.pace.wake()
+		p.member.leadership.elector.wake()
 		select {
-		case <-time.After(electorPeriod):
+		case <-time.After(announcePeriod):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

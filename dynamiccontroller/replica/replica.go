@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
 	"github.com/dynamic-controller/engine/internal/shards"
 	"github.com/dynamic-controller/engine/internal/writes"
 )
@@ -87,21 +88,20 @@ func newReplica(cfg *rest.Config, opts Options, backend backend, clock clock) (*
 	}
 	r.leadership.log = log
 	r.leadership.fence.lease, r.leadership.fence.holder = o.LeaseNamespace+"/"+o.LeaseName, o.Identity
-	r.leadership.lock = &lock{
-		Interface: lease, clock: clock, duration: o.LeaseDuration, timeout: requestTimeout(o), log: log,
-		closeConnections: closeConnections, onNewLeader: r.leadership.onNewLeader,
-	}
+	role := election.Single
 	if o.isSharded() {
 		clients, err := backend.fleet(cfg, o)
 		if err != nil {
 			return fail(err)
 		}
-		r.leadership.lock.pace = newPace(o.RetryPeriod)
 		r.leadership.maxBackoff = min(maxBackoff, o.LeaseDuration) // the shards depend on the fleet's Lease
 		fleet := &fleetLease{Interface: lease, options: o, keep: newKeep(clock)}
-		r.leadership.lock.Interface = fleet
 		r.member = newFleetMember(r, fleet, clients, writes.ServerOf(home))
+		role, lease = election.Fleet, fleet
 	}
+	r.leadership.elector = newElector(o, role, lease, clock)
+	r.leadership.elector.log = log
+	r.leadership.elector.closeConnections, r.leadership.elector.onNewLeader = closeConnections, r.leadership.onNewLeader
 	return r, nil
 }
 
@@ -263,8 +263,8 @@ func (r *Replica) start(ctx context.Context) (*runnableGroup, error) {
 func (r *Replica) lead(ctx context.Context, perReplica *runnableGroup) (failure, result error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if r.leadership.lock != nil {
-		defer r.leadership.lock.closeConnections()
+	if r.leadership.elector != nil {
+		defer r.leadership.elector.closeConnections()
 	}
 	returned := make(chan struct{})
 	var watching sync.WaitGroup
@@ -277,7 +277,7 @@ func (r *Replica) lead(ctx context.Context, perReplica *runnableGroup) (failure,
 		case <-returned:
 		}
 	})
-	if r.leadership.lock != nil && ctx.Err() == nil {
+	if r.leadership.elector != nil && ctx.Err() == nil {
 		r.leadership.log.Info("Campaigning for the lease", keyIdentity, r.options.Identity)
 	}
 	if r.member != nil {
@@ -398,8 +398,8 @@ func (r *Replica) Status() Status {
 		s.Leading, s.Term = t.check() == nil, t.number
 	}
 	switch {
-	case r.leadership.lock != nil:
-		s.Leader = r.leadership.lock.holder()
+	case r.leadership.elector != nil:
+		s.Leader = r.leadership.elector.holder()
 	case s.Leading:
 		s.Leader = s.Identity
 	}

@@ -155,4 +155,4 @@ type failingReader struct{ err error }
 func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
 
 // isNew reports whether the term began less than the validity of a renewal ago.
-func (t *term) isNew() bool { return t.clock.now().mono.Sub(t.began) < t.validity }
+func (t *term) isNew() bool { return t.clock.now().Mono.Sub(t.began) < t.validity }

@@ -58,7 +58,7 @@ type fencedWrite struct{ _ byte } // not empty, because pointers to empty struct
 
 func newTerm(number int64, of *fence, renewed instant, validity time.Duration) *term {
 	t := &term{
-		number: number, of: of, clock: of.clock, validity: validity, began: renewed.mono,
+		number: number, of: of, clock: of.clock, validity: validity, began: renewed.Mono,
 		over: make(chan struct{}), inFlight: map[*fencedWrite]context.CancelCauseFunc{},
 	}
 	t.state.Store(&termState{renewed: renewed})

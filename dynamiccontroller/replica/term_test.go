@@ -149,12 +149,12 @@ func TestL2_RenewalDoesNotReopenATermThatErrHasEnded(t *testing.T) {
 	opened, ctx, _ := openTerm(t, moved, testOptions())
 	wantNoError(t, opened.renew(moved.now()))
 	sent := moved.now()
-	sent.wall = sent.wall.Add(-time.Hour) // observed by Err, but not by the renewal that has begun
+	sent.Wall = sent.Wall.Add(-time.Hour) // observed by Err, but not by the renewal that has begun
 	during = func() {
 		opened.update(func(s *termState) { s.renewed = sent })
 		wantErrorIs(t, ctx.Err(), context.Canceled)
 	}
-	wantErrorIs(t, opened.renew(instant{mono: time.Now(), wall: time.Now()}), ErrLeaseLost)
+	wantErrorIs(t, opened.renew(instant{Mono: time.Now(), Wall: time.Now()}), ErrLeaseLost)
 	wantErrorIs(t, ctx.Err(), context.Canceled)
 	wantErrorIs(t, context.Cause(ctx), ErrLeaseLost)
 	_, _, err := opened.admit(context.Background(), false)
