@@ -6,20 +6,18 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/client-go/tools/leaderelection"
 	clientmetrics "k8s.io/client-go/tools/metrics"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/metrics"
 )
 
 // clientMetrics exports metrics of client-go with the names that Kubernetes components use.
 type clientMetrics struct {
 	requests, retries  *prometheus.CounterVec
 	latency, throttled *prometheus.HistogramVec
-	leading            *prometheus.GaugeVec
-	slowpath           *prometheus.CounterVec
 }
 
-// newClientMetrics returns metrics of all clients and elections that the process creates afterwards. The caller must
-// register them. It must be called once, because client-go ignores later calls.
+// newClientMetrics returns metrics of all clients that the process creates afterwards. The caller must register them. It must be called once, because client-go ignores later calls.
 func newClientMetrics() *clientMetrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -38,20 +36,16 @@ func newClientMetrics() *clientMetrics {
 			"host."),
 		throttled: histogram("rest_client_rate_limiter_duration_seconds", "How long requests waited for the rate limiter of "+
 			"the client, by verb and host."),
-		leading: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "leader_election_master_status",
-			Help: "The value is 1 if this replica holds the Lease, and 0 otherwise."}, []string{"name"}),
-		slowpath: counter("leader_election_slowpath_total", "Number of renewals that had to read the Lease first.", "name"),
 	}
 	clientmetrics.Register(clientmetrics.RegisterOpts{
 		RequestLatency: latencyMetric{m.latency}, RateLimiterLatency: latencyMetric{m.throttled},
 		RequestResult: m, RequestRetry: m,
 	})
-	leaderelection.SetProvider(m)
 	return m
 }
 
 func (m *clientMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.retries, m.latency, m.throttled, m.leading, m.slowpath}
+	return []prometheus.Collector{m.requests, m.retries, m.latency, m.throttled}
 }
 
 // Increment implements [clientmetrics.ResultMetric].
@@ -64,17 +58,18 @@ func (m *clientMetrics) IncrementRetry(_ context.Context, code, verb, host strin
 	m.retries.WithLabelValues(code, verb, host).Inc()
 }
 
-// NewLeaderMetric implements [leaderelection.MetricsProvider].
-func (m *clientMetrics) NewLeaderMetric() leaderelection.LeaderMetric { return m }
-
-// On implements [leaderelection.LeaderMetric].
-func (m *clientMetrics) On(name string) { m.leading.WithLabelValues(name).Set(1) }
-
-// Off implements [leaderelection.LeaderMetric].
-func (m *clientMetrics) Off(name string) { m.leading.WithLabelValues(name).Set(0) }
-
-// SlowpathExercised implements [leaderelection.LeaderMetric].
-func (m *clientMetrics) SlowpathExercised(name string) { m.slowpath.WithLabelValues(name).Inc() }
+// newLeaseMetric returns a metric that is 1 while the replica leads. It has the name that Kubernetes components use.
+func newLeaseMetric(r metrics.Replica, lease string) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "leader_election_master_status", Help: "The value is 1 if this replica leads, and 0 otherwise.",
+		ConstLabels: prometheus.Labels{"name": lease},
+	}, func() float64 {
+		if r.Status().Leading {
+			return 1
+		}
+		return 0
+	})
+}
 
 // latencyMetric implements [clientmetrics.LatencyMetric].
 type latencyMetric struct{ *prometheus.HistogramVec }

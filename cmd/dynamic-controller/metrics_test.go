@@ -178,8 +178,7 @@ func exportedMetrics(body string) []string {
 				metric += " " + label[1]
 			}
 		}
-		if !strings.HasPrefix(metric, "rest_client_request_retries_total") &&
-			!strings.HasPrefix(metric, "leader_election_slowpath_total") {
+		if !strings.HasPrefix(metric, "rest_client_request_retries_total") {
 			metrics = append(metrics, metric)
 		}
 		metric = ""

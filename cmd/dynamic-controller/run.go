@@ -96,6 +96,7 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	registry := newRegistry(e, r, p.Controller, clients, o.features, kubernetes)
+	registry.MustRegister(newLeaseMetric(r, o.replica.LeaseName))
 	registry.MustRegister(append(webhookMetrics, fenceMetrics...)...)
 	metrics := promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	pages := newPages(log, e, newStatusSources(e, r.Status, p.Summaries, info))

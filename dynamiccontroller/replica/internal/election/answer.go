@@ -16,7 +16,7 @@ func (m *Machine) Answer(op Operation, a Answer, now Instant) {
 		m.answerMissing()
 	case a.Outcome == Succeeded:
 		m.existed, m.mayHold = true, false
-		m.last, m.unchanged = op.Record, now.Mono
+		m.last = op.Record
 		m.answerWrite(op, a, now)
 	default:
 		m.answerFailure(op, a, now)
@@ -95,7 +95,6 @@ func (m *Machine) answerWrite(op Operation, a Answer, now Instant) {
 	case Leading:
 		m.failing, m.renewed = time.Time{}, a.Sent
 		m.pending = append(m.pending, Operation{Kind: Renew, Sent: a.Sent})
-		m.observe(op.Record)
 		m.retry(now)
 	case Releasing:
 		m.state = Over

@@ -153,8 +153,8 @@ func (m *Machine) Next(now Instant) Operation {
 	}
 	switch m.state {
 	case Candidate, Claiming:
-		if m.found != nothing {
-			return m.decide(now)
+		if op, ok := m.decide(now); ok {
+			return op
 		}
 	case Confirming:
 		return Operation{Kind: Confirm}
@@ -205,8 +205,8 @@ func (m *Machine) deadline() time.Time {
 	return m.failing.Add(m.config.RenewDeadline)
 }
 
-// decide returns what a candidate does about what it has found.
-func (m *Machine) decide(now Instant) Operation {
+// decide returns what a candidate does about what it has found. It returns false if it waits until the next attempt.
+func (m *Machine) decide(now Instant) (Operation, bool) {
 	found, r := m.found, m.last
 	m.found = nothing
 	ours := r.Holder == m.config.Identity
@@ -214,15 +214,17 @@ func (m *Machine) decide(now Instant) Operation {
 		m.endClaim()
 	}
 	switch {
+	case found == nothing:
+		return Operation{}, false
 	case found == noLease:
-		return m.create(now)
+		return m.create(now), true
 	case ours && m.state == Claiming: // wait
 	case r.IsReleased() && m.yields(now): // wait
 	case ours, r.IsReleased(), m.attempt.Sub(m.unchanged) >= r.blocks(m.config.LeaseDuration):
-		return Operation{Kind: Update, Record: m.held(r, now)}
+		return Operation{Kind: Update, Record: m.held(r, now)}, true
 	}
 	m.due = m.nextAttempt(now)
-	return m.wait()
+	return Operation{}, false
 }
 
 func (m *Machine) held(r Record, now Instant) Record {

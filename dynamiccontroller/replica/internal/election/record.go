@@ -42,18 +42,14 @@ func (r Record) IsReleased() bool {
 	return r.Holder == "" && r.Duration == releasedDuration && r.Renewed.Equal(r.Acquired)
 }
 
-// blocks returns how long the record must be observed without a change before its holder cannot lead any more. The
+// blocks returns how long a record that is not released must be observed without a change before its holder cannot lead any more. The
 // holder can have been configured for a longer duration. The previous holder of an emptied Lease is expected to have
 // the configured duration.
 func (r Record) blocks(configured time.Duration) time.Duration {
-	switch {
-	case r.IsReleased():
-		return 0
-	case r.Holder == "":
+	if r.Holder == "" {
 		return configured
-	default:
-		return max(r.Duration, configured)
 	}
+	return max(r.Duration, configured)
 }
 
 // equal reports whether two records are those of the same write.
