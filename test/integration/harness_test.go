@@ -43,6 +43,9 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(jobEnv); spec != "" {
 		os.Exit(reconcileParents(spec))
 	}
+	if spec := os.Getenv(rivalEnv); spec != "" {
+		os.Exit(compete(spec))
+	}
 	_ = flag.Set("test.parallel", "4") // The tests mostly wait. The -parallel flag overrides this value.
 	goleak.VerifyTestMain(shared.Main(sharedTypes.Main(m)))
 }

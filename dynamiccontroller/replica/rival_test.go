@@ -1,0 +1,145 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/klog/v2"
+	"pgregory.net/rapid"
+)
+
+// clientGo is a process with client-go's elector, which campaigns again after each loss.
+type clientGo struct {
+	lease   *fakeLease
+	leading atomic.Bool
+	terms   atomic.Int64
+	stop    func()
+}
+
+func startClientGo(t *testing.T, s *fakeServer) *clientGo {
+	c := &clientGo{lease: &fakeLease{server: s, identity: "client-go"}}
+	o := testOptions()
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: c.lease, LeaseDuration: o.LeaseDuration, RenewDeadline: o.RenewDeadline, RetryPeriod: o.RetryPeriod,
+		ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(ctx context.Context) {
+				if ctx.Err() == nil {
+					c.terms.Add(1)
+				}
+			},
+			OnStoppedLeading: func() {},
+		},
+	})
+	wantNoError(t, err)
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.Discard()))
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ctx.Err() == nil {
+			elector.Run(ctx)
+			time.Sleep(o.RetryPeriod)
+		}
+	})
+	running.Go(func() { // as the elector reports it
+		for ctx.Err() == nil {
+			c.leading.Store(elector.IsLeader() && elector.Check(0) == nil)
+			time.Sleep(time.Millisecond)
+		}
+	})
+	c.stop = func() {
+		cancel()
+		running.Wait()
+	}
+	return c
+}
+
+// TestL1_ClientGoElectorNeverLeadsAtTheSameTimeInARandomHistory checks that replicas and an elector of client-go do not
+// lead at the same time. Only faults that client-go's elector can cope with are injected into it. Nobody else changes
+// the lease, because client-go's elector acquires an emptied lease at once.
+func TestL1_ClientGoElectorNeverLeadsAtTheSameTimeInARandomHistory(t *testing.T) {
+	var rivals, own atomic.Int64
+	rapid.Check(t, func(rt *rapid.T) {
+		history := drawRivalHistory(rt)
+		var violation string
+		synctest.Test(t, func(t *testing.T) {
+			s := &simulation{t: t, server: &fakeServer{}, began: time.Now()}
+			for i := range s.rigs {
+				s.start(i)
+			}
+			c := startClientGo(t, s.server)
+			done := make(chan struct{})
+			var watching sync.WaitGroup
+			watching.Go(func() {
+				for {
+					select {
+					case <-done:
+						return
+					case <-time.After(3 * time.Millisecond):
+						if open := s.check(); open != "" && c.leading.Load() {
+							violation = fmt.Sprintf("after %s: %s and client-go lead", time.Since(s.began), open)
+						}
+					}
+				}
+			})
+			for _, step := range history {
+				time.Sleep(step.after)
+				if step.replica == len(s.rigs) {
+					c.lease.injectRequestFault(step.fault)
+				} else {
+					s.inject(step)
+				}
+			}
+			c.lease.reconnect()
+			for _, r := range s.rigs {
+				r.lease.reconnect()
+			}
+			time.Sleep(20 * time.Second)
+			if s.check() == "" && !c.leading.Load() && violation == "" {
+				violation = "nobody leads at the end"
+			}
+			close(done)
+			watching.Wait()
+			if violation == "" {
+				violation = s.violation
+			}
+			c.stop()
+			for _, r := range append(s.crashed, s.rigs[:]...) {
+				_ = r.stop()
+				if r.Status().Term > 0 {
+					own.Add(1)
+				}
+			}
+			rivals.Add(c.terms.Load())
+		})
+		if violation != "" {
+			rt.Fatalf("%s\n%s", violation, describe(history))
+		}
+	})
+	if rivals.Load() == 0 || own.Load() == 0 {
+		t.Errorf("client-go led %d times, and %d replicas led", rivals.Load(), own.Load())
+	}
+}
+
+func drawRivalHistory(t *rapid.T) []step {
+	common := []fault{faultDisconnect, faultReconnect, faultLoseResponses, faultSlow, faultFlaky}
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
+		s := step{
+			after:   time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond,
+			replica: rapid.IntRange(0, 3).Draw(t, "replica"), // 3 for client-go
+		}
+		s.fault = rapid.SampledFrom(common).Draw(t, "fault")
+		if s.replica < 3 {
+			own := slices.Concat(common, []fault{faultHang, faultSuspend, faultWallForward, faultWallBack, faultStop, faultCrash})
+			s.fault = rapid.SampledFrom(own).Draw(t, "own fault")
+		}
+		return s
+	}), 5, 40).Draw(t, "history")
+}
