@@ -40,6 +40,7 @@ type fleetMember struct {
 	plan       atomic.Pointer[plan.Plan] // the latest plan, with one assignment for each shard
 	published  string                    // the state that was published last; used only by run
 	synced     atomic.Pointer[[]int]     // the shards that have synced, as of the last step
+	readiness  readiness
 
 	// mu guards the fields below, including those of the shards. It is held while runnables are started, but never while
 	// one runs. Only run changes shards, so run can read them without the lock.
@@ -149,9 +150,12 @@ func (m *fleetMember) follow(ctx context.Context, led <-chan error) (ended bool,
 
 // step follows the plan, and publishes the state of this replica.
 func (m *fleetMember) step(ctx context.Context) {
-	m.perform(ctx)
+	snapshot := m.view.Snapshot()
+	layout := m.lease.currentLayout()
+	m.perform(ctx, snapshot, layout)
 	synced := m.findSynced()
 	m.synced.Store(&synced)
+	m.readiness.observe(m.options, layout, snapshot, *m.plan.Load(), synced)
 	m.publish(fleet.State{Shards: m.options.Shards, Node: m.options.NodeName, Layout: len(m.shards), Warm: synced})
 }
 
@@ -172,9 +176,7 @@ func (m *fleetMember) findSynced() (indexes []int) {
 }
 
 // perform compares what the replica does with what the plan says, and starts and ends campaigns and warm shards.
-func (m *fleetMember) perform(ctx context.Context) {
-	snapshot := m.view.Snapshot()
-	layout := m.lease.currentLayout()
+func (m *fleetMember) perform(ctx context.Context, snapshot *fleet.Snapshot, layout layout) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.collectLocked()

@@ -57,7 +57,9 @@ func (r *Replica) Alive() error {
 // The error names the failed check:
 //
 //   - running: Run has not been called or has started to stop the per-replica runnables.
-//   - sync: HasSynced of a per-replica runnable returns false.
+//   - sync: HasSynced of a per-replica runnable returns false. With shards, it also fails until the shards that this
+//     replica should lead or keep warm have synced for the first time. If nobody plans which ones these are, for example
+//     because replicas without shards lead, it does not wait for longer than four LeaseDurations.
 func (r *Replica) Ready() error {
 	r.mu.Lock()
 	registered, state := r.registered, r.runState
@@ -73,6 +75,9 @@ func (r *Replica) Ready() error {
 	}
 	if len(waiting) > 0 {
 		return checkError(checkSync, fmt.Errorf("runnables have not synced: %s", strings.Join(waiting, ", ")))
+	}
+	if r.member != nil {
+		return checkError(checkSync, r.member.readiness.check())
 	}
 	return nil
 }
