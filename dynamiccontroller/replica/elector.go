@@ -19,14 +19,14 @@ import (
 // elector performs the operations of an [election.Machine]: it sends the requests for one lease, and begins, renews and
 // ends the terms. Its methods are called by only one goroutine at a time, apart from wake and holder.
 type elector struct {
-	lease            resourcelock.Interface
-	machine          *election.Machine
-	clock            clock
-	timeout          time.Duration // limits each request
-	log              logr.Logger
-	closeConnections func()                   // closes the connections to the API server
-	begin            func(sent instant) *term // called when a term begins; set for each campaign
-	onNewLeader      func(identity string)    // reports a new leader, does not block
+	lease       resourcelock.Interface
+	machine     *election.Machine
+	clock       clock
+	timeout     time.Duration // limits each request
+	log         logr.Logger
+	connections *connections             // to the API server
+	begin       func(sent instant) *term // called when a term begins; set for each campaign
+	onNewLeader func(identity string)    // reports a new leader, does not block
 	// confirm returns an error if this replica must not lead although it has acquired the lease. expected returns the
 	// replica that is expected to acquire the lease when it is released, or an empty string. Both are nil unless the lease
 	// is that of a shard.
@@ -43,7 +43,7 @@ type elector struct {
 
 func newElector(o Options, role election.Role, lease resourcelock.Interface, clock clock) *elector {
 	return &elector{
-		lease: lease, clock: clock, timeout: requestTimeout(o), log: o.log, closeConnections: func() {},
+		lease: lease, clock: clock, timeout: requestTimeout(o), log: o.log,
 		onNewLeader: func(string) {}, woken: make(chan struct{}, 1),
 		machine: election.New(election.Config{
 			Identity: lease.Identity(), Role: role, LeaseDuration: o.LeaseDuration, RenewDeadline: o.RenewDeadline,
@@ -154,9 +154,7 @@ func (e *elector) request(ctx context.Context, op election.Operation) (verb stri
 	}
 	e.recordRequest(ctx, verb, err)
 	if isTimeout(err) {
-		// The transport needs 45 seconds to detect that an HTTP/2 connection hangs, and would use that connection for every
-		// retry until then.
-		e.closeConnections()
+		e.connections.closeHung(answer.Sent.Mono)
 	}
 	if e.machine.State() == election.Releasing && err == nil && op.Kind == election.Read &&
 		answer.Record.Holder != e.lease.Identity() {

@@ -86,7 +86,7 @@ func (m *fleetMember) run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	defer m.clients.closeConnections()
+	defer m.clients.connections.close()
 	var background sync.WaitGroup
 	defer background.Wait()
 	lasting, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // until the shards have been handed over
@@ -357,7 +357,7 @@ func (m *fleetMember) newShard(index, count int) *shard {
 	}
 	leases := noteIn(m.clients.requests, o, log, ledger)
 	e := newElector(o, election.Shard, leaseOf(leases, m.options, o.LeaseName), m.clock)
-	e.log, e.closeConnections = log.V(1), m.clients.closeConnections
+	e.log, e.connections = log.V(1), m.clients.connections
 	e.confirm, e.expected = m.layoutCheck(count).verify, func() string { return m.expected(index) }
 	s.leadership.elector = e
 	return s

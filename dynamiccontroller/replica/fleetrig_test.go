@@ -161,15 +161,15 @@ func newFleetRig(t testing.TB, s *fakeLeases, runs *shardRuns, name string, chan
 		c(&o)
 	}
 	backend := backend{
-		lease: func(_ *rest.Config, o Options, _ *writes.Ledger) (resourcelock.Interface, func(), error) {
+		lease: func(_ *rest.Config, o Options, _ *writes.Ledger) (resourcelock.Interface, *connections, error) {
 			return &resourcelock.LeaseLock{
 				LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: o.LeaseName},
 				Client:     r.client,
 				LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
-			}, func() {}, nil
+			}, nil, nil
 		},
 		fleet: func(*rest.Config, Options) (*fleetClients, error) {
-			return &fleetClients{requests: r.client, watches: r.client, closeConnections: func() {}}, nil
+			return &fleetClients{requests: r.client, watches: r.client}, nil
 		},
 	}
 	clock := clock{wall: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }}
@@ -319,13 +319,13 @@ func newPlain(t testing.TB, s *fakeLeases, name string) (*plainRig, *worker) {
 	o := testOptions()
 	o.Identity = name
 	backend := backend{lease: func(_ *rest.Config, o Options, ledger *writes.Ledger) (
-		resourcelock.Interface, func(), error,
+		resourcelock.Interface, *connections, error,
 	) {
 		return &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: o.LeaseName},
 			Client:     noteIn(r.client, o, o.log, ledger),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
-		}, func() {}, nil
+		}, nil, nil
 	}}
 	var err error
 	r.Replica, err = newReplica(&rest.Config{Host: "http://api"}, o, backend, clock{})

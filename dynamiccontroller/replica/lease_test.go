@@ -65,9 +65,9 @@ func TestNewLease_RequestsHaveATimeout(t *testing.T) {
 	t.Cleanup(api.Close)
 	o := testOptions()
 	o.RenewDeadline = 300 * time.Millisecond // also the request timeout, because it is less than a second
-	lease, closeConnections, err := newLease(&rest.Config{Host: api.URL}, o, nil)
+	lease, connections, err := newLease(&rest.Config{Host: api.URL}, o, nil)
 	wantNoError(t, err)
-	defer closeConnections()
+	defer connections.close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, _, err = lease.Get(ctx)
@@ -83,9 +83,9 @@ func TestNewLease_RequestsAreNotThrottled(t *testing.T) {
 	api := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(api.Close)
 	cfg := &rest.Config{Host: api.URL, QPS: 0.001, Burst: 1}
-	lease, closeConnections, err := newLease(cfg, testOptions(), nil)
+	lease, connections, err := newLease(cfg, testOptions(), nil)
 	wantNoError(t, err)
-	defer closeConnections()
+	defer connections.close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the limiter rejects a wait beyond the deadline
 	defer cancel()
 	for range 20 {

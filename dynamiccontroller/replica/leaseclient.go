@@ -17,13 +17,13 @@ import (
 
 // fleetClients are the clients that a fleet needs in addition to that of its own Lease.
 type fleetClients struct {
-	requests         coordinationclient.LeasesGetter // with a timeout
-	watches          coordinationclient.LeasesGetter // without
-	closeConnections func()                          // closes the connections of requests
+	requests    coordinationclient.LeasesGetter // with a timeout
+	connections *connections                    // of requests
+	watches     coordinationclient.LeasesGetter // without a timeout
 }
 
 func newFleetClients(cfg *rest.Config, o Options) (*fleetClients, error) {
-	requests, closeConnections, err := newLeaseClient(cfg, o)
+	requests, connections, err := newLeaseClient(cfg, o)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func newFleetClients(cfg *rest.Config, o Options) (*fleetClients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create a client for the leases of the fleet: %w", err)
 	}
-	return &fleetClients{requests, watches, closeConnections}, nil
+	return &fleetClients{requests, connections, watches}, nil
 }
 
 // leaseOf returns the lock for a Lease of the fleet.

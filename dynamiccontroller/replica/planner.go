@@ -79,7 +79,7 @@ func (p *planner) run(ctx context.Context) {
 			return
 		}
 		p.plan(ctx, snapshot, count)
-		p.removeLeases(ctx, snapshot, count)
+		p.removeHolders(ctx, snapshot, count)
 		select {
 		case <-ctx.Done():
 		case <-p.wake:
@@ -208,13 +208,12 @@ func (p *planner) publish(ctx context.Context, text string) error {
 	return nil
 }
 
-// removeLeases deletes the Leases of shards of an earlier layout, and those of members that are gone. If the view is
-// outdated, the API server rejects the deletion of the latter.
-func (p *planner) removeLeases(ctx context.Context, view *fleet.Snapshot, count int) {
-	for index := range view.Holders {
-		if index >= count {
-			name := fleet.ShardLease(p.member.options.LeaseName, index)
-			_ = p.client.Delete(ctx, name, metav1.DeleteOptions{}) // retried after the next change
+// removeHolders releases the Leases of shards of an earlier layout, and deletes those of members that are gone. If the
+// view is outdated, the API server rejects both.
+func (p *planner) removeHolders(ctx context.Context, view *fleet.Snapshot, count int) {
+	for index, holder := range view.Holders {
+		if index >= count && holder != "" {
+			p.releaseShard(ctx, index)
 		}
 	}
 	for name, version := range view.Gone {
@@ -232,6 +231,23 @@ func (p *planner) removeLeases(ctx context.Context, view *fleet.Snapshot, count 
 
 // announcePeriod is the interval at which the announcement of a change is sent until it has succeeded.
 const announcePeriod = 100 * time.Millisecond
+
+// releaseShard releases the Lease of a shard of an earlier layout, which has expired. It is not deleted: the policy of
+// package serverfence compares it with late writes.
+func (p *planner) releaseShard(ctx context.Context, index int) {
+	name := fleet.ShardLease(p.member.options.LeaseName, index)
+	lease, err := p.client.Get(ctx, name, metav1.GetOptions{})
+	if err == nil {
+		lease = lease.DeepCopy()
+		delete(lease.Annotations, lastWritesAnnotation)
+		record := releasedRecord(int(ptr.Deref(lease.Spec.LeaseTransitions, 0)))
+		lease.Spec = resourcelock.LeaderElectionRecordToLeaseSpec(&record)
+		_, err = p.client.Update(ctx, lease, metav1.UpdateOptions{})
+	}
+	if err != nil && ctx.Err() == nil { // retried with the next plan
+		p.member.log.V(1).Info("Lease of a shard not released", keyLease, name, keyError, err.Error())
+	}
+}
 
 // removeLayout announces a change of the layout, and waits until no shard is led. The next release of the fleet's Lease
 // then allows any replica to lead, and to record its own layout.

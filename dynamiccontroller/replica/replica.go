@@ -47,8 +47,8 @@ func New(log logr.Logger, cfg *rest.Config, opts Options) (*Replica, error) {
 
 // backend creates the clients of a replica.
 type backend struct {
-	// lease returns a client for the lease, and a function that closes its connections.
-	lease func(*rest.Config, Options, *writes.Ledger) (_ resourcelock.Interface, closeConnections func(), err error)
+	// lease returns a client for the lease, and its connections.
+	lease func(*rest.Config, Options, *writes.Ledger) (resourcelock.Interface, *connections, error)
 	fleet func(*rest.Config, Options) (*fleetClients, error)
 }
 
@@ -82,7 +82,7 @@ func newReplica(cfg *rest.Config, opts Options, backend backend, clock clock) (*
 	if !o.isSharded() { // the leader of a fleet reconciles in the terms of its shards
 		r.leadership.fence.ledger = &writes.Ledger{Server: writes.ServerOf(home)}
 	}
-	lease, closeConnections, err := backend.lease(cfg, o, r.leadership.fence.ledger)
+	lease, connections, err := backend.lease(cfg, o, r.leadership.fence.ledger)
 	if err != nil {
 		return fail(err)
 	}
@@ -100,8 +100,8 @@ func newReplica(cfg *rest.Config, opts Options, backend backend, clock clock) (*
 		role, lease = election.Fleet, fleet
 	}
 	r.leadership.elector = newElector(o, role, lease, clock)
-	r.leadership.elector.log = log
-	r.leadership.elector.closeConnections, r.leadership.elector.onNewLeader = closeConnections, r.leadership.onNewLeader
+	r.leadership.elector.log, r.leadership.elector.connections = log, connections
+	r.leadership.elector.onNewLeader = r.leadership.onNewLeader
 	return r, nil
 }
 
@@ -264,7 +264,7 @@ func (r *Replica) lead(ctx context.Context, perReplica *runnableGroup) (failure,
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if r.leadership.elector != nil {
-		defer r.leadership.elector.closeConnections()
+		defer r.leadership.elector.connections.close()
 	}
 	returned := make(chan struct{})
 	var watching sync.WaitGroup

@@ -77,9 +77,9 @@ func newRig(t testing.TB, s *fakeServer, name string, change ...func(*Options)) 
 	for _, c := range change {
 		c(&o)
 	}
-	newLease := func(_ *rest.Config, o Options, _ *writes.Ledger) (resourcelock.Interface, func(), error) {
+	newLease := func(_ *rest.Config, o Options, _ *writes.Ledger) (resourcelock.Interface, *connections, error) {
 		r.lease = &fakeLease{server: s, identity: o.Identity}
-		return r.lease, func() {}, nil
+		return r.lease, nil, nil
 	}
 	clock := clock{wall: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }}
 	var err error
