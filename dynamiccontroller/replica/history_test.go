@@ -153,6 +153,7 @@ type simulation struct {
 	server *fakeServer
 	writes bool
 	began  time.Time
+	change []func(*Options)
 
 	mu        sync.Mutex // guards the fields below
 	rigs      [3]*rig
@@ -166,7 +167,7 @@ const replicaNames = "abc"
 
 // start creates and starts replica i.
 func (s *simulation) start(i int) {
-	r := newRig(s.t, s.server, replicaNames[i:i+1])
+	r := newRig(s.t, s.server, replicaNames[i:i+1], s.change...)
 	w := &lingeringWriter{rig: r, linger: time.Duration(i) * time.Second, writes: s.writes}
 	r.register("writer", w)
 	s.mu.Lock()

@@ -53,7 +53,8 @@ func compete(spec string) int {
 		<-ctx.Done()
 		_, _ = fmt.Println("stops", time.Now().UnixNano())
 	}
-	const duration, deadline = 3 * time.Second, 2 * time.Second
+	// client-go does not notice a renewal in the same second as the previous one.
+	const duration, deadline, retryPeriod = 4 * time.Second, 2 * time.Second, time.Second
 	if !r.ClientGo {
 		a := must(replica.New(logr.Discard(), cfg, replica.Options{
 			LeaseName: leaseName, LeaseNamespace: r.Namespace, Identity: r.Name,
@@ -182,7 +183,7 @@ func TestL1_ClientGoElectorCompetesForTheSameLease(t *testing.T) {
 		if took < 0 {
 			t.Errorf("both lead for %s", -took)
 		}
-		if end == "is killed" && took < 3*time.Second-retryPeriod*22/10-time.Second {
+		if end == "is killed" && took < 3*time.Second {
 			t.Errorf("the lease of a killed leader was acquired after %s", took)
 		}
 		leader = next

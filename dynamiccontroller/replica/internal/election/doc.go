@@ -47,5 +47,6 @@
 //     Lease that such a write may have acquired.
 //
 // Other electors with the same rules for records, such as that of client-go, can take part. Their terms are as safe as
-// they are among themselves.
+// they are among themselves. RetryPeriod should then be at least a second, because client-go does not notice a renewal
+// in the same second as the previous one.
 package election
