@@ -582,3 +582,35 @@ func TestFleet_OldLayoutIsNotRestarted(t *testing.T) {
 		}
 	})
 }
+
+// The API server answers requests for one Lease with 429 while a fleet's last member shuts down.
+func TestFleet_ShutdownEndsInTimeAlthoughALeaseCannotBeReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, runs := newFakeLeases(), newShardRuns()
+		r := startFleet(t, s, runs, "a", defaultDurations)[0]
+		eventually(t, time.Minute, func() bool { return runs.count() == 8 })
+		time.Sleep(time.Minute)
+		busy := fleet.ShardLease("test", 3)
+		before := func(_ context.Context, _, name string) error {
+			if name != busy {
+				return nil
+			}
+			return apierrors.NewTooManyRequests("busy", 1)
+		}
+		r.client.before.Store(&before)
+		began := time.Now()
+		wantNoError(t, r.stop())
+		if took := time.Since(began); took > testShutdownTimeout {
+			t.Errorf("the shutdown took %s", took)
+		}
+		if r.log.count("Lease not released, other replicas wait until it expires\" \"lease\"=\"default/"+busy) != 1 {
+			t.Errorf("the log does not name the lease:\n%s", r.log)
+		}
+		if r.log.count("Number of shards not removed, replicas without shards wait until the fleet's lease expires\" \"lease\"=\"default/"+busy) != 1 {
+			t.Errorf("the log does not name the lease that prevents a change:\n%s", r.log)
+		}
+		if h, _ := fleet.ParseHolder(s.holder("test")); h.Shards != 8 || h.Leader != "" {
+			t.Errorf("the fleet's lease is held by %q, want its leader to have left", s.holder("test"))
+		}
+	})
+}

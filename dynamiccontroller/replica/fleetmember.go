@@ -106,8 +106,9 @@ func (m *fleetMember) run(ctx context.Context) error {
 	close(m.ending)
 	endSharding(errShutdown)
 	endLeading(errors.Join(context.Cause(ctx), err)) // the planner returns when the shards have been handed over
-	err = errors.Join(err, m.stopShards())
+	err = errors.Join(err, m.stopCampaigns())
 	close(m.handedOver)
+	err = errors.Join(err, m.stopWarming())
 	if !ended {
 		err = errors.Join(err, <-led)
 	}
@@ -372,10 +373,9 @@ func (m *fleetMember) expected(index int) string {
 	return assignments[index].Leader
 }
 
-// stopShards waits until the runnables of all shards have returned, and their Leases were released. Then it does the
-// same for warm shards. The context of the campaigns must be cancelled. It does not wait longer than the shutdown
-// allows.
-func (m *fleetMember) stopShards() error {
+// stopCampaigns waits until the runnables of all shards have returned, and their Leases were released. The context of
+// the campaigns must be cancelled. It does not wait longer than the shutdown allows.
+func (m *fleetMember) stopCampaigns() error {
 	m.publish(fleet.State{Shards: m.options.Shards, Leaving: true})
 	var result error
 	for _, s := range m.shards {
@@ -384,6 +384,13 @@ func (m *fleetMember) stopShards() error {
 			result = errors.Join(result, c.err)
 		}
 	}
+	return result
+}
+
+// stopWarming stops the runnables of warm shards, and waits until they have returned. It does not wait longer than the
+// shutdown allows.
+func (m *fleetMember) stopWarming() error {
+	var result error
 	for _, s := range m.shards {
 		if s.warmth != nil && !s.warmth.stopping {
 			s.warmth.stop(errShutdown)

@@ -70,7 +70,7 @@ func (p *planner) run(ctx context.Context) {
 		count := p.member.lease.currentLayout().shards
 		if wanted := wantedShards(snapshot, p.member.options.Identity); wanted != 0 && wanted != count {
 			p.member.log.Info("Changing the number of shards", keyShards, wanted)
-			if p.removeLayout(ctx) == nil {
+			if _, err := p.removeLayout(ctx); err == nil {
 				p.mu.Lock()
 				p.stepDown()
 				p.mu.Unlock()
@@ -250,15 +250,16 @@ func (p *planner) releaseShard(ctx context.Context, index int) {
 }
 
 // removeLayout announces a change of the layout, and waits until no shard is led. The next release of the fleet's Lease
-// then allows any replica to lead, and to record its own layout.
-func (p *planner) removeLayout(ctx context.Context) error {
+// then allows any replica to lead, and to record its own layout. If ctx is cancelled, removeLayout returns the Lease that
+// it was waiting for.
+func (p *planner) removeLayout(ctx context.Context) (lease string, err error) {
 	p.member.lease.announceChange()
 	for p.member.lease.currentLayout().state != layoutChanging {
 		p.member.leadership.elector.wake()
 		select {
 		case <-time.After(announcePeriod):
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return p.member.options.LeaseName, context.Cause(ctx)
 		}
 	}
 	free := freeShards{planner: p, seen: map[int]seenLease{}}
@@ -267,11 +268,11 @@ func (p *planner) removeLayout(ctx context.Context) error {
 		if free.check(ctx, index) {
 			index++
 		} else if err := p.sleep(ctx); err != nil {
-			return err
+			return fleet.ShardLease(p.member.options.LeaseName, index), err
 		}
 	}
 	p.member.lease.allowChange()
-	return nil
+	return "", nil
 }
 
 // freeShards determines which shards are not led.
@@ -309,28 +310,29 @@ func (f *freeShards) check(ctx context.Context, index int) bool {
 
 // leave is called when this member has ended all shards and is about to leave. If it is the fleet's leader and the last
 // member, it removes the layout, so that replicas without shards can lead at once. Otherwise, they wait until the
-// fleet's Lease expires. It gives up if a shard is still led by somebody.
+// fleet's Lease expires. It gives up if a shard is still led by somebody, early enough for the shutdown to end in time.
 func (p *planner) leave(ctx context.Context) {
 	m := p.member
-	t := m.leadership.fence.latest()
-	if t == nil || t.check() != nil || !p.isLast() {
+	left, _ := m.shutdown.left()
+	ctx, cancel := context.WithTimeout(ctx, left-leaveReserve(m.options.ShutdownTimeout)/2)
+	defer cancel()
+	if t := m.leadership.fence.latest(); t == nil || t.check() != nil || !p.isLast(ctx) {
 		return
 	}
-	remaining, _ := m.shutdown.remaining()
-	ctx, cancel := context.WithTimeout(ctx, min(remaining, m.options.LeaseDuration))
+	ctx, cancel = context.WithTimeout(ctx, m.options.LeaseDuration)
 	defer cancel()
-	if err := p.removeLayout(ctx); err != nil {
-		m.log.V(1).Info("Layout not removed", keyError, err.Error())
+	if name, err := p.removeLayout(ctx); err != nil {
+		m.options.log.Info("Number of shards not removed, replicas without shards wait until the fleet's lease expires",
+			keyLease, m.options.LeaseNamespace+"/"+name, keyError, err.Error())
 		m.lease.cancelChange()
 	}
 }
 
 // isLast reports whether all other members are gone or leaving. If there are others, it waits for RetryPeriod, because
 // all replicas of a Deployment that is scaled to zero leave at about the same time.
-func (p *planner) isLast() bool {
+func (p *planner) isLast(ctx context.Context) bool {
 	m := p.member
-	remaining, _ := m.shutdown.remaining()
-	timeout := time.After(min(remaining, m.options.RetryPeriod))
+	timeout := time.After(m.options.RetryPeriod)
 	for {
 		view := m.view.Snapshot()
 		stays := slices.ContainsFunc(view.Members, func(other fleet.Member) bool {
@@ -342,6 +344,8 @@ func (p *planner) isLast() bool {
 		select {
 		case <-p.wake:
 		case <-timeout:
+			return false
+		case <-ctx.Done():
 			return false
 		}
 	}

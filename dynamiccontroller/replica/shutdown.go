@@ -9,10 +9,16 @@ import (
 // lease, and stopping the per-replica runnables. See Options.ShutdownTimeout.
 const minStepTimeout = time.Second
 
+// leaveReserve returns the time before the end of a shutdown at which all shards have ended. In this time, the leader of
+// the fleet can leave.
+func leaveReserve(timeout time.Duration) time.Duration { return min(timeout/5, time.Second) }
+
 // shutdown is the time budget for shutting down. All steps of a shutdown share one ShutdownTimeout.
 type shutdown struct {
 	timeout time.Duration
-	within  *shutdown // the shutdown of the replica, which limits this one once it has begun; can be nil
+	// within is the shutdown of the replica, and this one is that of a shard. It ends earlier by leaveReserve. Otherwise,
+	// within is nil.
+	within *shutdown
 
 	mu    sync.Mutex // guards began
 	began time.Time  // zero before the shutdown
@@ -29,15 +35,25 @@ func (s *shutdown) begin() {
 
 // remaining returns the time for the next step, and reports whether the shutdown has begun.
 func (s *shutdown) remaining() (time.Duration, bool) {
+	left, began := s.left()
 	if s.within != nil {
-		if remaining, began := s.within.remaining(); began {
-			return remaining, true
+		if whole, ending := s.within.left(); ending {
+			left, began = whole, true
 		}
+		left -= leaveReserve(s.within.timeout)
 	}
+	if !began {
+		return 0, false
+	}
+	return max(left, minStepTimeout), true
+}
+
+// left returns the time until the end of the shutdown, which can be negative, and reports whether it has begun.
+func (s *shutdown) left() (time.Duration, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.began.IsZero() {
 		return 0, false
 	}
-	return max(s.timeout-time.Since(s.began), minStepTimeout), true
+	return s.timeout - time.Since(s.began), true
 }
