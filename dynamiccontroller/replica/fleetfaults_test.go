@@ -614,3 +614,36 @@ func TestFleet_ShutdownEndsInTimeAlthoughALeaseCannotBeReleased(t *testing.T) {
 		}
 	})
 }
+
+// The last two members leave one after the other, at any distance. A replica without shards leads when both have left.
+func TestH2_ReplicaWithoutShardsLeadsWhenTheLastTwoMembersHaveLeft(t *testing.T) {
+	for distance := time.Duration(0); distance <= 3*time.Second; distance += 100 * time.Millisecond {
+		for _, leaderFirst := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, leader first: %t", distance, leaderFirst), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s, runs := newFakeLeases(), newShardRuns()
+					rigs := startFleet(t, s, runs, "a b")
+					eventually(t, maxFleetStart, isBalanced(runs, 8, "a", "b"))
+					time.Sleep(time.Minute)
+					plain, whole := newPlain(t, s, "plain")
+					plain.start()
+					time.Sleep(time.Second)
+					if leads := rigs[0].Status().Leading; leads != leaderFirst {
+						rigs[0], rigs[1] = rigs[1], rigs[0]
+					}
+					first := make(chan error)
+					go func() { first <- rigs[0].stop() }()
+					time.Sleep(distance)
+					began := time.Now()
+					wantNoError(t, rigs[1].stop())
+					wantNoError(t, <-first)
+					if took := time.Since(began); took > testShutdownTimeout {
+						t.Errorf("the shutdown took %s", took)
+					}
+					eventually(t, maxAcquire, whole.isRunning)
+					runs.check(t)
+				})
+			})
+		}
+	}
+}

@@ -105,14 +105,27 @@ func (m *fleetMember) run(ctx context.Context) error {
 	m.shutdown.begin()
 	close(m.ending)
 	endSharding(errShutdown)
-	endLeading(errors.Join(context.Cause(ctx), err)) // the planner returns when the shards have been handed over
+	cause := errors.Join(context.Cause(ctx), err)
+	if m.isLeader() {
+		endLeading(cause) // the planner returns when the shards have been handed over
+	}
 	err = errors.Join(err, m.stopCampaigns())
 	close(m.handedOver)
+	if !ended {
+		m.planner.awaitTurn(lasting)
+		endLeading(cause)
+	}
 	err = errors.Join(err, m.stopWarming())
 	if !ended {
 		err = errors.Join(err, <-led)
 	}
 	return err
+}
+
+// isLeader reports whether this member is the leader of the fleet.
+func (m *fleetMember) isLeader() bool {
+	t := m.leadership.fence.latest()
+	return t != nil && t.check() == nil
 }
 
 // lead takes part in the election of the fleet's leader until ctx is cancelled or a policy ends Run.

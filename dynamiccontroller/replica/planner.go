@@ -316,7 +316,7 @@ func (p *planner) leave(ctx context.Context) {
 	left, _ := m.shutdown.left()
 	ctx, cancel := context.WithTimeout(ctx, left-leaveReserve(m.options.ShutdownTimeout)/2)
 	defer cancel()
-	if t := m.leadership.fence.latest(); t == nil || t.check() != nil || !p.isLast(ctx) {
+	if !m.isLeader() || !p.isLast(ctx) {
 		return
 	}
 	ctx, cancel = context.WithTimeout(ctx, m.options.LeaseDuration)
@@ -328,17 +328,38 @@ func (p *planner) leave(ctx context.Context) {
 	}
 }
 
+// awaitTurn is called when this member has handed over its shards and is not the fleet's leader. If all other members
+// are leaving, too, nobody may be left to remove the layout. awaitTurn then waits until this member leads the fleet, or
+// until another one removes the layout. It returns early enough for the shutdown to end in time.
+func (p *planner) awaitTurn(ctx context.Context) {
+	m := p.member
+	left, _ := m.shutdown.left()
+	ctx, cancel := context.WithTimeout(ctx, left-leaveReserve(m.options.ShutdownTimeout))
+	defer cancel()
+	for ctx.Err() == nil && !m.isLeader() && m.lease.currentLayout().state == layoutFixed && p.othersLeave() {
+		m.leadership.elector.wake()
+		select {
+		case <-time.After(announcePeriod):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// othersLeave reports whether all other members are gone or leaving.
+func (p *planner) othersLeave() bool {
+	view := p.member.view.Snapshot()
+	return view.Synced && !slices.ContainsFunc(view.Members, func(other fleet.Member) bool {
+		return other.Identity != p.member.options.Identity && !other.State.Leaving
+	})
+}
+
 // isLast reports whether all other members are gone or leaving. If there are others, it waits for RetryPeriod, because
 // all replicas of a Deployment that is scaled to zero leave at about the same time.
 func (p *planner) isLast(ctx context.Context) bool {
 	m := p.member
 	timeout := time.After(m.options.RetryPeriod)
 	for {
-		view := m.view.Snapshot()
-		stays := slices.ContainsFunc(view.Members, func(other fleet.Member) bool {
-			return other.Identity != m.options.Identity && !other.State.Leaving
-		})
-		if view.Synced && !stays {
+		if p.othersLeave() {
 			return true
 		}
 		select {
