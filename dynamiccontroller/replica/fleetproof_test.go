@@ -438,7 +438,7 @@ func TestH6_ShardsAreNotMovedWhileMembersComeAndGo(t *testing.T) {
 		time.Sleep(time.Minute)
 		before := len(runs.since(0))
 		startFleet(t, s, runs, "c")
-		time.Sleep(settlePeriods*testLeaseDuration - testRetryPeriod)
+		time.Sleep(fleet.SettlePeriods*testLeaseDuration - testRetryPeriod)
 		if moved := runs.since(before); len(moved) > 0 {
 			t.Errorf("shards have moved: %v", moved)
 		}

@@ -27,16 +27,14 @@ type planner struct {
 	// refused contains the versions of the Leases of members that were not deleted because they have changed. It is used
 	// only by Run.
 	refused map[string]string
+	// vacant contains the times since which shards have had no standby. It is used only by Run.
+	vacant map[int]time.Time
 
 	mu       sync.Mutex // guards stepDown
 	stepDown func()     // ends the term of the fleet's leader
 }
 
 const plannerName = "shard planner"
-
-// settlePeriods is the time without a change of the members after which shards are moved for balance, in multiples of
-// LeaseDuration.
-const settlePeriods = 2
 
 func (p *planner) setStepDown(stepDown func()) {
 	p.mu.Lock()
@@ -153,13 +151,17 @@ func (p *planner) plan(ctx context.Context, view *fleet.Snapshot, count int) {
 	in := plan.Input{
 		Shards: count, Previous: p.member.decode(view.Plan), Holders: make([]string, count),
 		// The first plan of a fleet is complete, because all members list their types anyway.
-		Settled: view.Plan == "" || view.Unchanged >= settlePeriods*o.LeaseDuration,
+		Settled: view.Plan == "" || view.Settled,
 	}
+	in.Vacant = p.vacantShards(in.Previous)
 	for index := range in.Holders {
 		in.Holders[index] = view.Holders[index]
 	}
 	for _, m := range view.Members {
-		member := plan.Member{ID: m.Identity, Node: m.State.Node, Leaving: m.State.Leaving}
+		member := plan.Member{
+			ID: m.Identity, Node: m.State.Node, Leaving: m.State.Leaving, Flapping: m.Flapping,
+			New: view.Plan != "" && m.Age < fleet.SettlePeriods*o.LeaseDuration,
+		}
 		if m.State.Layout == count {
 			member.Warm = m.State.Warm
 		}
@@ -176,6 +178,26 @@ func (p *planner) plan(ctx context.Context, view *fleet.Snapshot, count int) {
 	if err := p.publish(ctx, next); err != nil && ctx.Err() == nil {
 		p.member.log.V(1).Info("Plan not published, will retry", keyError, err.Error())
 	}
+}
+
+// vacantShards returns the shards that have had no standby for as long as it takes the fleet to settle.
+func (p *planner) vacantShards(assignments plan.Plan) (shards []int) {
+	vacant := map[int]time.Time{}
+	for i, a := range assignments {
+		if a.Standby != "" {
+			continue
+		}
+		since, known := p.vacant[i]
+		if !known {
+			since = time.Now()
+		}
+		vacant[i] = since
+		if time.Since(since) >= fleet.SettlePeriods*p.member.options.LeaseDuration {
+			shards = append(shards, i)
+		}
+	}
+	p.vacant = vacant
+	return shards
 }
 
 // publish stores the plan in its Lease.

@@ -28,7 +28,7 @@ type View struct {
 
 	mu      sync.Mutex // guards the fields below
 	members map[string]*memberLease
-	joined  time.Time // the last time at which a member came, went, or began to leave
+	changes changes
 	holders map[int]string
 	plan    string
 	synced  bool
@@ -39,6 +39,7 @@ type memberLease struct {
 	state    State
 	version  string
 	seen     time.Time // when the version was first seen
+	since    time.Time // when the member was first seen
 	dead     bool
 }
 
@@ -46,6 +47,11 @@ type memberLease struct {
 type Member struct {
 	Identity string
 	State    State
+	// Age is the time since the member was first observed.
+	Age time.Duration
+	// Flapping reports that the process of the member has ended several times shortly after its start, and that the
+	// member has not been observed for long enough since then.
+	Flapping bool
 }
 
 // NewView returns the view of the fleet with the name. A member whose Lease does not change for the lifetime counts as
@@ -53,6 +59,7 @@ type Member struct {
 func NewView(name string, lifetime time.Duration, changed func()) *View {
 	return &View{
 		name: name, lifetime: lifetime, changed: changed, members: map[string]*memberLease{}, holders: map[int]string{},
+		changes: changes{settle: SettlePeriods * lifetime, flaps: map[string]flaps{}},
 	}
 }
 
@@ -147,7 +154,9 @@ func (s *viewStore) Clear() {}
 
 func (v *View) setSynced() {
 	v.mu.Lock()
-	v.synced = true
+	if !v.synced { // a member can have gone shortly before
+		v.synced, v.changes.left = true, time.Now()
+	}
 	v.mu.Unlock()
 	v.changed()
 }
@@ -191,10 +200,15 @@ func (v *View) putLocked(lease *coordinationv1.Lease) (matters bool) {
 		return false
 	}
 	matters = matters || m.dead || m.state.Encode() != state.Encode()
-	if m.version == "" || m.dead || state.Leaving && !m.state.Leaving {
-		v.joined = time.Now()
+	now := time.Now()
+	switch {
+	case m.version == "" || m.dead:
+		m.since = now
+		v.changes.join(now)
+	case state.Leaving && !m.state.Leaving:
+		v.changes.leave(m.identity, m.since, now)
 	}
-	m.state, m.version, m.seen, m.dead = state, lease.ResourceVersion, time.Now(), false
+	m.state, m.version, m.seen, m.dead = state, lease.ResourceVersion, now, false
 	return matters
 }
 
@@ -204,15 +218,25 @@ func (v *View) remove(lease *coordinationv1.Lease) {
 	if index, ok := v.shardOf(lease.Name); ok {
 		delete(v.holders, index)
 	}
-	if _, ok := v.members[lease.Name]; ok {
+	if m := v.members[lease.Name]; m != nil {
 		delete(v.members, lease.Name)
-		v.joined = time.Now()
+		v.end(m)
 	}
 	if lease.Name == PlanLease(v.name) {
 		v.plan = ""
 	}
 	v.mu.Unlock()
 	v.changed()
+}
+
+// end records that a member is gone. If it was leaving, or did not renew its Lease, this has been recorded before.
+func (v *View) end(m *memberLease) {
+	now := time.Now()
+	if m.dead || m.state.Leaving {
+		v.changes.join(now)
+		return
+	}
+	v.changes.leave(m.identity, m.since, now)
 }
 
 // shardOf returns the index of the shard that a Lease belongs to.
@@ -235,6 +259,8 @@ type Snapshot struct {
 	Gone map[string]string
 	// Unchanged is the time since a member came, went, or began to leave.
 	Unchanged time.Duration
+	// Settled reports that no member has gone, or begun to leave, for some time. Members that flap do not count.
+	Settled bool
 	// Holders are the holders of the shards. A shard that is not in the map has no Lease.
 	Holders map[int]string
 	// Plan is the encoded plan, or empty.
@@ -261,15 +287,17 @@ func (v *View) Snapshot() *Snapshot {
 	}
 	for name, m := range v.members {
 		if !m.dead && time.Since(m.seen) > v.lifetime {
-			m.dead, v.joined = true, time.Now()
+			v.end(m)
+			m.dead = true
 		}
 		if m.dead {
 			s.Gone[name] = m.version
 		} else {
-			s.Members = append(s.Members, Member{m.identity, m.state})
+			age := time.Since(m.since)
+			s.Members = append(s.Members, Member{m.identity, m.state, age, v.changes.isFlapping(m.identity, age)})
 		}
 	}
 	slices.SortFunc(s.Members, func(a, b Member) int { return strings.Compare(a.Identity, b.Identity) })
-	s.Unchanged = time.Since(v.joined)
+	s.Unchanged, s.Settled = time.Since(v.changes.last), time.Since(v.changes.left) >= v.changes.settle
 	return s
 }

@@ -116,7 +116,7 @@ func (s *state) assignLeaders() {
 }
 
 // assignStandbys gives a standby to the shards that have none; see Input.Settled.
-func (s *state) assignStandbys(settled bool) {
+func (s *state) assignStandbys(settled bool, vacant []int) {
 	if len(s.members) < 2 {
 		return
 	}
@@ -135,7 +135,12 @@ func (s *state) assignStandbys(settled bool) {
 		if c.leader == none || c.standby != none {
 			continue
 		}
-		partners := s.partners(c.leader)
+		partners, room := s.partners(c.leader), slices.Clone(room)
+		for m := range room {
+			if slices.Contains(vacant, i) && !s.members[m].new {
+				room[m] = 2 * s.total
+			}
+		}
 		standby := least(len(s.members), func(m int) [6]int {
 			cold, after := !s.isWarm(m, i), s.copies[m]+weight(i)
 			return [6]int{

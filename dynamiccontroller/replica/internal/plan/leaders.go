@@ -53,7 +53,7 @@ func (s *state) path(source int, swappable [][]int, long bool) []int {
 		})
 		for _, i := range shards {
 			to := s.shards[i].standby
-			if to == source || via[to] != none || !s.canMove(to, 1) {
+			if to == source || via[to] != none || !s.canReceive(to, 1) {
 				continue
 			}
 			via[to] = i

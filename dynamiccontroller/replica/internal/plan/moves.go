@@ -29,13 +29,13 @@ func (s *state) relieve(high int) bool {
 			continue
 		}
 		apart := slices.ContainsFunc(ascending(s.copies), func(dest int) bool {
-			return s.copies[dest] < high && s.best(source, dest, true, true) != none
+			return s.copies[dest] < high && !s.members[dest].new && s.best(source, dest, true, true) != none
 		})
 		for _, dest := range ascending(s.copies) {
 			if s.copies[dest] >= high {
 				break
 			}
-			if s.canMove(dest, 1) && s.move(s.best(source, dest, apart, false), source, dest) {
+			if s.canReceive(dest, 1) && s.move(s.best(source, dest, apart, false), source, dest) {
 				return true
 			}
 		}
@@ -49,7 +49,7 @@ func (s *state) fill(low int) bool {
 		if s.copies[dest] >= low {
 			break
 		}
-		if !s.canMove(dest, 1) {
+		if !s.canReceive(dest, 1) {
 			continue
 		}
 		for _, source := range descending(s.copies) {
@@ -67,7 +67,7 @@ func (s *state) fill(low int) bool {
 // move begins to move a copy of a shard, and reports whether it has begun. It does nothing if there is no shard, or if
 // a member cannot take part in another move.
 func (s *state) move(i, source, dest int) bool {
-	if i == none || !s.canMove(source, 1) || !s.canMove(dest, 1) {
+	if i == none || !s.canMove(source, 1) || !s.canReceive(dest, 1) {
 		return false
 	}
 	s.update(i, func(c *copies) { c.warming, c.replaces = dest, source })
@@ -118,7 +118,7 @@ func (s *state) separate(i, high int) {
 		if s.copies[dest] >= high {
 			break
 		}
-		if s.sameNode(dest, other) {
+		if s.sameNode(dest, other) || s.members[dest].new {
 			continue
 		}
 		full = false
@@ -134,7 +134,7 @@ func (s *state) separate(i, high int) {
 // exchange begins to move the copy of a shard that source has to a member of another node, which gives source a copy of
 // another shard.
 func (s *state) exchange(i, source, other int) {
-	if !s.canMove(source, 2) {
+	if !s.canMove(source, 2) || s.members[source].new {
 		return
 	}
 	for j, c := range s.shards {
@@ -143,7 +143,7 @@ func (s *state) exchange(i, source, other int) {
 		}
 		for _, dest := range []int{c.standby, c.leader} {
 			remaining := c.leader + c.standby - dest
-			if s.sameNode(dest, other) || s.sameNode(source, remaining) || !s.canMove(dest, 2) {
+			if s.sameNode(dest, other) || s.sameNode(source, remaining) || !s.canReceive(dest, 2) {
 				continue
 			}
 			s.move(i, source, dest)

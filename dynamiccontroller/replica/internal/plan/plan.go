@@ -36,6 +36,12 @@ type Member struct {
 	// Leaving is set while the member shuts down. It gets nothing, and its shards are handed to their other copies at
 	// once.
 	Leaving bool
+	// New is set for some time after the member has come. Until then, it gets only what nobody else has, and what others
+	// have lost.
+	New bool
+	// Flapping is set if the member's process has ended several times shortly after its start. It gets nothing, unless
+	// all other members are flapping or leaving, too.
+	Flapping bool
 }
 
 // Input is the state that the next plan depends on. The order of members has no influence.
@@ -46,16 +52,18 @@ type Input struct {
 	Members []Member
 	// Holders contains the ID of the member that holds the Lease of each shard, or an empty string.
 	Holders []string
-	// Settled reports that no member has come or gone for some time, for example 30 s. Until then, only shards without
-	// a copy, and some missing standbys, are assigned. A missing standby is given to a member that is warm, or to a
-	// newcomer: a member with less than half the copies of the fullest. A newcomer gets at most the mean, and not more
-	// than the fullest has.
+	// Settled reports that no member has gone for some time, for example 30 s. Members that flap do not count. Until
+	// then, only shards without a copy, and some missing standbys, are assigned. A missing standby is given to a member
+	// that is warm, or to a newcomer: a member with less than half the copies of the fullest. A newcomer gets at most the
+	// mean, and not more than the fullest has.
 	//
 	// A rolling restart is therefore cheap. The shards of the replica that is gone are led by their standbys, and the
 	// replica that replaces it becomes their standby at once. It would have to list these shards anyway, and no other
 	// replica lists anything. The standbys have synced before the next replica restarts. If the replica does not come
 	// back before the fleet has settled, the others get its copies.
 	Settled bool
+	// Vacant contains shards that have had no standby for some time. They get one although the fleet has not settled.
+	Vacant []int
 	// Previous is the last plan. It can be nil, have another length, and contain members that are not alive.
 	Previous Plan
 }
@@ -68,7 +76,7 @@ func Next(in Input) Plan {
 	}
 	s.dropExcessWarming()
 	s.assignLeaders()
-	s.assignStandbys(in.Settled)
+	s.assignStandbys(in.Settled, in.Vacant)
 	if in.Settled {
 		s.swapLeaders()
 		s.moveCopies()

@@ -15,6 +15,7 @@ type testCase struct {
 	members  members
 	holders  []string
 	settled  bool
+	vacant   []int
 	previous []string
 	want     []string
 }
@@ -28,6 +29,7 @@ func runCases(t *testing.T, cases map[string]testCase) {
 				Members:  tc.members,
 				Holders:  tc.holders,
 				Settled:  tc.settled,
+				Vacant:   tc.vacant,
 				Previous: parse(tc.previous...),
 			})
 			if want := parse(tc.want...); format(got) != format(want) {
@@ -35,6 +37,63 @@ func runCases(t *testing.T, cases map[string]testCase) {
 			}
 		})
 	}
+}
+
+func TestNext_MembersThatComeAndGo(t *testing.T) {
+	fresh := func(m plan.Member) plan.Member { m.New = true; return m }
+	flapping := func(m plan.Member) plan.Member { m.Flapping = true; return m }
+	a, b, c := member("a", 0, 1, 2, 3), member("b", 0, 1, 2, 3), member("c", 0, 1, 2, 3)
+	held := []string{"a", "a", "a", "a"}
+	runCases(t, map[string]testCase{
+		"a new member receives no leadership": {
+			members: members{a, fresh(b)}, holders: held, settled: true,
+			previous: []string{"a b", "a b", "a b", "a b"}, want: []string{"a b", "a b", "a b", "a b"},
+		},
+		"nor does it pass one on": {
+			members: members{a, fresh(b), fresh(c)}, holders: held, settled: true,
+			previous: []string{"a b", "a b", "a b", "a c"}, want: []string{"a b", "a b", "a b", "a c"},
+		},
+		"a new member receives no copies": {
+			members: members{a, b, fresh(member("c"))}, holders: []string{"a", "a", "b", "b"}, settled: true,
+			previous: []string{"a b", "a b", "b a", "b a"}, want: []string{"a b", "a b", "b a", "b a"},
+		},
+		"nor for the sake of different nodes": {
+			members: members{on("1", a), on("1", b), on("2", fresh(c))}, holders: []string{"a"}, settled: true,
+			previous: []string{"a b"}, want: []string{"a b"},
+		},
+		"a new member leads what nobody else can lead": {
+			members:  members{fresh(a)},
+			previous: []string{"x y"}, want: []string{"a -"},
+		},
+		"a new member stands by where a standby is missing": {
+			members: members{a, fresh(member("c"))}, holders: []string{"a"},
+			previous: []string{"a x"}, want: []string{"a c"},
+		},
+		"a flapping member gets nothing": {
+			members: members{a, flapping(b)}, holders: []string{"a"}, settled: true,
+			previous: []string{"a x"}, want: []string{"a -"},
+		},
+		"a flapping member loses what it has": {
+			members: members{a, flapping(b)}, holders: []string{"b"}, settled: true,
+			previous: []string{"b a"}, want: []string{"a -"},
+		},
+		"all members flap": {
+			members: members{flapping(a), flapping(b), leaving(c)}, holders: []string{"a"}, settled: true,
+			previous: []string{"a x"}, want: []string{"a b"},
+		},
+		"a shard without a standby gets none at once from a member that would have to list it": {
+			members: members{a, member("b", 1)}, holders: []string{"a", "b"},
+			previous: []string{"a x", "b a"}, want: []string{"a -", "b a"},
+		},
+		"it gets one after some time": {
+			members: members{a, member("b", 1)}, holders: []string{"a", "b"}, vacant: []int{0},
+			previous: []string{"a x", "b a"}, want: []string{"a b", "b a"},
+		},
+		"but not from a new member that has enough": {
+			members: members{a, fresh(member("b", 1))}, holders: []string{"a", "b"}, vacant: []int{0},
+			previous: []string{"a x", "b a"}, want: []string{"a -", "b a"},
+		},
+	})
 }
 
 func TestNext_Leader(t *testing.T) {

@@ -21,6 +21,7 @@ type member struct {
 	id   string
 	node int    // members with the same number are on the same machine
 	warm []bool // by shard
+	new  bool
 }
 
 // copies is the assignment of one shard. Members are indexes into state.members, or none.
@@ -69,10 +70,14 @@ func newState(in Input) *state {
 		s.total += weight(i)
 	}
 	merged := mergeMembers(in.Members)
+	steady := false // whether a member neither leaves nor flaps
+	for _, m := range merged {
+		steady = steady || !m.Leaving && !m.Flapping
+	}
 	nodes := map[string]int{}
 	for _, id := range slices.Sorted(maps.Keys(merged)) {
 		m := merged[id]
-		if m.Leaving {
+		if m.Leaving || m.Flapping && steady {
 			continue
 		}
 		node, known := nodes[m.Node]
@@ -88,7 +93,7 @@ func newState(in Input) *state {
 			}
 		}
 		s.index[id] = len(s.members)
-		s.members = append(s.members, member{id: id, node: node, warm: warm})
+		s.members = append(s.members, member{id: id, node: node, warm: warm, new: m.New})
 	}
 	s.led, s.copies = make([]int, len(s.members)), make([]int, len(s.members))
 	s.moves = make([]int, len(s.members))
@@ -105,6 +110,7 @@ func mergeMembers(members []Member) map[string]Member {
 		}
 		if other, ok := merged[m.ID]; ok {
 			m.Leaving = m.Leaving || other.Leaving
+			m.New, m.Flapping = m.New || other.New, m.Flapping || other.Flapping
 			m.Node = max(m.Node, other.Node)
 			m.Warm = slices.Concat(m.Warm, other.Warm)
 		}
@@ -159,6 +165,9 @@ func (s *state) count(c copies, load, sign int) {
 
 // canMove reports whether a member can take part in n more moves.
 func (s *state) canMove(m, n int) bool { return s.moves[m]+n <= maxMoves }
+
+// canReceive reports whether n moves to a member can begin.
+func (s *state) canReceive(m, n int) bool { return !s.members[m].new && s.canMove(m, n) }
 
 // isWarm reports whether a member keeps a shard warm and has synced it.
 func (s *state) isWarm(m, i int) bool { return m != none && s.members[m].warm[i] }
