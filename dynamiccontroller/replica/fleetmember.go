@@ -41,6 +41,7 @@ type fleetMember struct {
 	published  string                    // the state that was published last; used only by run
 	synced     atomic.Pointer[[]int]     // the shards that have synced, as of the last step
 	readiness  readiness
+	heartbeat  heartbeat
 
 	// mu guards the fields below, including those of the shards. It is held while runnables are started, but never while
 	// one runs. Only run changes shards, so run can read them without the lock.
@@ -134,12 +135,27 @@ func (m *fleetMember) lead(ctx context.Context) error {
 		stepDown := make(chan struct{})
 		m.planner.setStepDown(sync.OnceFunc(func() { close(stepDown) }))
 		m.leadership.stepDown = stepDown
+		if !m.awaitHeartbeat(ctx) {
+			return nil
+		}
 		err := m.leadership.run(ctx)
 		if err != nil || !m.leadership.isSteppingDown() || ctx.Err() != nil {
 			return err
 		}
 		m.lease.endChange()
 	}
+}
+
+// awaitHeartbeat waits until the member observes changes of the Leases. It returns false if ctx is cancelled first.
+func (m *fleetMember) awaitHeartbeat(ctx context.Context) bool {
+	for m.heartbeat.stale.Load() {
+		select {
+		case <-time.After(m.options.RetryPeriod):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }
 
 // follow follows the plan until ctx is cancelled, or a runnable or the leadership of the fleet ends Run. It reports
@@ -166,6 +182,10 @@ func (m *fleetMember) follow(ctx context.Context, led <-chan error) (ended bool,
 func (m *fleetMember) step(ctx context.Context) {
 	snapshot := m.view.Snapshot()
 	layout := m.lease.currentLayout()
+	if m.heartbeat.check(m.options, m.view, m.self.renewedAt()) && m.isLeader() {
+		m.log.Info("Stepping down as the leader of the fleet", keyCause, errStale.Error())
+		m.planner.resign()
+	}
 	m.perform(ctx, snapshot, layout)
 	synced := m.findSynced()
 	m.synced.Store(&synced)
@@ -243,6 +263,9 @@ func (m *fleetMember) orderLocked(s *shard, a plan.Assignment, view *fleet.Snaps
 	self := m.options.Identity
 	copied := a.Leader == self || a.Standby == self
 	o := order{warm: copied || a.Warming == self, campaign: copied}
+	if layout.state == layoutFixed && s.adopts(m.options, a, view, layout.shards) {
+		o = order{warm: true, campaign: true}
+	}
 	switch {
 	case layout.state == layoutNone:
 		return order{lost: m.keep.check()}

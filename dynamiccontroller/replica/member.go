@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -21,6 +22,8 @@ type memberLease struct {
 	errs    leaseErrors
 
 	last *coordinationv1.Lease // as of the last response, nil if it is unknown
+
+	renewed atomic.Pointer[time.Time] // when the last request that has succeeded was sent
 }
 
 // publish makes run publish the state. It does not block, and is called by one goroutine.
@@ -70,7 +73,10 @@ func (m *memberLease) put(ctx context.Context, s fleet.State) {
 		}
 	}
 	var err error
-	m.last, err = send()
+	sent := time.Now()
+	if m.last, err = send(); err == nil {
+		m.renewed.Store(&sent)
+	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) { // somebody else has changed it
 		m.last, err = m.client.Get(requestCtx, lease.Name, metav1.GetOptions{})
 	}
@@ -81,6 +87,9 @@ func (m *memberLease) put(ctx context.Context, s fleet.State) {
 		_ = m.errs.record(m.options.log, verb, err)
 	}
 }
+
+// renewedAt returns the time of the last renewal that has succeeded, or zero.
+func (m *memberLease) renewedAt() time.Time { return ptr.Deref(m.renewed.Load(), time.Time{}) }
 
 func (m *memberLease) lease(s fleet.State) *coordinationv1.Lease {
 	now := metav1.NowMicro()

@@ -42,6 +42,13 @@ func (p *planner) setStepDown(stepDown func()) {
 	p.stepDown = stepDown
 }
 
+// resign ends the term of the fleet's leader.
+func (p *planner) resign() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stepDown()
+}
+
 // Run plans until ctx is cancelled, or until all members are configured for another number of shards and the layout has
 // been removed. If the replica is shutting down, Run returns when the replica has handed over its shards, so that the
 // fleet's Lease is renewed until then.
@@ -69,9 +76,7 @@ func (p *planner) run(ctx context.Context) {
 		if wanted := wantedShards(snapshot, p.member.options.Identity); wanted != 0 && wanted != count {
 			p.member.log.Info("Changing the number of shards", keyShards, wanted)
 			if _, err := p.removeLayout(ctx); err == nil {
-				p.mu.Lock()
-				p.stepDown()
-				p.mu.Unlock()
+				p.resign()
 			}
 			<-ctx.Done()
 			return

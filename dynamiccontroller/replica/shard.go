@@ -16,6 +16,7 @@ type shard struct {
 	leadership *leadership
 	campaign   *campaign // nil if the replica does not campaign for the shard
 	warmth     *warmth   // nil if the replica does not keep the shard warm
+	orphaned   time.Time // when the shard was first observed to be orphaned, zero if it is not
 }
 
 // campaign is a period in which a replica campaigns for a shard, and leads it.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -25,6 +26,7 @@ type View struct {
 	name     string
 	lifetime time.Duration
 	changed  func()
+	loop     atomic.Pointer[listwatch.Loop]
 
 	mu      sync.Mutex // guards the fields below
 	members map[string]*memberLease
@@ -66,10 +68,29 @@ func NewView(name string, lifetime time.Duration, changed func()) *View {
 // Run watches the Leases until ctx is cancelled.
 func (v *View) Run(ctx context.Context, log logr.Logger, client coordinationclient.LeaseInterface) {
 	store := &viewStore{view: v}
-	listwatch.NewLoop(listwatch.NewRequests(leaseClient{client}), store, listwatch.Options{
+	loop := listwatch.NewLoop(listwatch.NewRequests(leaseClient{client}), store, listwatch.Options{
 		Log: log, GVR: coordinationv1.SchemeGroupVersion.WithResource("leases"),
 		LabelSelector: Label + "=" + LabelValue(v.name), MaxDelay: maxDelay,
-	}).Run(ctx)
+	})
+	v.loop.Store(loop)
+	loop.Run(ctx)
+}
+
+// Relist lists the Leases again. It is used if the watch delivers nothing although Leases must have changed.
+func (v *View) Relist() {
+	if loop := v.loop.Load(); loop != nil {
+		loop.Relist()
+	}
+}
+
+// Observed returns the time at which the Lease of a member was last observed to have changed, or the zero time.
+func (v *View) Observed(identity string) time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if m := v.members[MemberLease(v.name, identity)]; m != nil {
+		return m.seen
+	}
+	return time.Time{}
 }
 
 // maxDelay limits the delay after a failed list or watch.

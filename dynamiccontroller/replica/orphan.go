@@ -1,0 +1,54 @@
+package replica
+
+import (
+	"hash/fnv"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
+)
+
+// orphanPeriods is the time after which a member leads a shard without a plan, in multiples of LeaseDuration. By then,
+// the Lease of a leader that has crashed has expired, and a leader of the fleet that works has changed the plan.
+const orphanPeriods = 2
+
+// isOrphaned reports whether nobody will lead a shard unless the plan changes: none of its copies is alive, and neither
+// is the holder of its Lease.
+func isOrphaned(a plan.Assignment, holder string, view *fleet.Snapshot) bool {
+	return view.Synced && !slices.ContainsFunc([]string{a.Leader, a.Standby, holder}, func(identity string) bool {
+		member, alive := view.Member(identity)
+		return alive && !member.State.Leaving
+	})
+}
+
+// successor returns the member that leads an orphaned shard. All members that observe the same members agree on it. It
+// is empty if there is none.
+func successor(view *fleet.Snapshot, index, layout int) (identity string) {
+	var highest uint64
+	for _, m := range view.Members {
+		if m.State.Leaving || m.State.Layout != layout {
+			continue
+		}
+		hash := fnv.New64a()
+		_, _ = hash.Write([]byte(strconv.Itoa(index) + "/" + m.Identity))
+		if sum := hash.Sum64(); identity == "" || sum > highest {
+			identity, highest = m.Identity, sum
+		}
+	}
+	return identity
+}
+
+// adopts reports whether this member leads the shard although the plan does not say so, because it has been orphaned for
+// too long. Advice must not cost more than time.
+func (s *shard) adopts(o Options, a plan.Assignment, view *fleet.Snapshot, layout int) bool {
+	switch {
+	case !isOrphaned(a, view.Holders[s.index], view):
+		s.orphaned = time.Time{}
+		return false
+	case s.orphaned.IsZero():
+		s.orphaned = time.Now()
+	}
+	return time.Since(s.orphaned) >= orphanPeriods*o.LeaseDuration && successor(view, s.index, layout) == o.Identity
+}
