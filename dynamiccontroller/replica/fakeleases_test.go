@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -95,6 +96,7 @@ type fakeLeaseClient struct {
 	requests atomic.Int64
 	down     atomic.Bool
 	after    atomic.Bool // whether the responses to writes are lost
+	deaf     atomic.Bool // whether watches deliver nothing
 	// before, if not nil, is called before each request. It can block or return an error.
 	before atomic.Pointer[func(ctx context.Context, verb, name string) error]
 }
@@ -218,7 +220,7 @@ func (c *fakeLeaseClient) Watch(ctx context.Context, o metav1.ListOptions) (watc
 		return nil, err
 	}
 	w := &fakeWatch{
-		server: c.server, selector: selector, events: make(chan watch.Event), stopped: make(chan struct{}),
+		server: c.server, deaf: &c.deaf, selector: selector, events: make(chan watch.Event), stopped: make(chan struct{}),
 		added: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	for _, lease := range c.server.leases {
@@ -243,6 +245,7 @@ func (c *fakeLeaseClient) Watch(ctx context.Context, o metav1.ListOptions) (watc
 // fakeWatch is a watch with an unlimited buffer.
 type fakeWatch struct {
 	server   *fakeLeases
+	deaf     *atomic.Bool
 	selector labels.Selector
 	events   chan watch.Event
 	added    chan struct{} // has a buffer of one
@@ -273,6 +276,13 @@ func (w *fakeWatch) run() {
 		w.pending = nil
 		w.mu.Unlock()
 		for _, event := range pending {
+			for w.deaf.Load() {
+				select {
+				case <-time.After(10 * time.Millisecond):
+				case <-w.stopped:
+					return
+				}
+			}
 			select {
 			case w.events <- event:
 			case <-w.stopped:

@@ -19,7 +19,8 @@ type heartbeat struct {
 	stale atomic.Bool
 
 	// Used only by check.
-	relisted time.Time
+	relisted  time.Time
+	reachable time.Time // since when the Lease has been renewed without an interruption, zero if it is not
 }
 
 var errStale = errors.New("no changes of the leases are observed")
@@ -28,14 +29,19 @@ var errStale = errors.New("no changes of the leases are observed")
 // succeeded. It reports whether the member has begun to observe nothing.
 func (h *heartbeat) check(o Options, view *fleet.View, renewed time.Time) (lost bool) {
 	now := time.Now()
-	if renewed.IsZero() || now.Sub(renewed) > heartbeatPeriods*o.RetryPeriod {
-		return false // the API server cannot be reached, and the view is not to blame
+	period := heartbeatPeriods * o.RetryPeriod
+	switch {
+	case renewed.IsZero() || now.Sub(renewed) > period: // the API server cannot be reached
+		h.reachable = time.Time{}
+		return false
+	case h.reachable.IsZero():
+		h.reachable = now
 	}
-	lag := renewed.Sub(view.Observed(o.Identity))
-	if lag > heartbeatPeriods*o.RetryPeriod && now.Sub(h.relisted) > heartbeatPeriods*o.RetryPeriod {
+	lag := min(renewed.Sub(view.Observed(o.Identity)), now.Sub(h.reachable))
+	if lag > period && now.Sub(h.relisted) > period {
 		h.relisted = now
 		view.Relist()
 	}
-	was := h.stale.Swap(lag > max(o.LeaseDuration, 2*heartbeatPeriods*o.RetryPeriod))
+	was := h.stale.Swap(lag > max(o.LeaseDuration, 2*period))
 	return h.stale.Load() && !was
 }

@@ -101,6 +101,10 @@ type leaseClient struct {
 	client coordinationclient.LeaseInterface
 }
 
+// IsWatchListSemanticsUnSupported makes the Loop send plain lists. Leases are few, and a list is also the answer to a
+// watch that hangs, as a streaming list may do then, too.
+func (leaseClient) IsWatchListSemanticsUnSupported() bool { return true }
+
 func (c leaseClient) List(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	return c.client.List(ctx, o)
 }

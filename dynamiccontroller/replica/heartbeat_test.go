@@ -1,0 +1,166 @@
+package replica
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
+)
+
+// startWithOrphans starts a fleet, and returns its leader and a function that crashes both copies of some shards.
+func startWithOrphans(t *testing.T, s *fakeLeases, runs *shardRuns) (leader *fleetRig, rigs []*fleetRig, crash func()) {
+	rigs = startFleet(t, s, runs, "a b c d")
+	eventually(t, time.Minute, isBalanced(runs, 8, "a", "b", "c", "d"))
+	time.Sleep(time.Minute)
+	var others []*fleetRig
+	for _, r := range rigs {
+		if r.Status().Leading {
+			leader = r
+		} else {
+			others = append(others, r)
+		}
+	}
+	return leader, rigs, func() {
+		// Of the three pairs, one has both copies of a shard.
+		assignments := *leader.member.plan.Load()
+		for _, pair := range [][2]int{{0, 1}, {0, 2}, {1, 2}} {
+			x, y := others[pair[0]], others[pair[1]]
+			for _, a := range assignments {
+				if a == (plan.Assignment{Leader: x.options.Identity, Standby: y.options.Identity}) ||
+					a == (plan.Assignment{Leader: y.options.Identity, Standby: x.options.Identity}) {
+					x.crash()
+					y.crash()
+					return
+				}
+			}
+		}
+		t.Fatalf("no shard has both copies on other members than the leader: %v", assignments)
+	}
+}
+
+// The watch of the fleet's leader delivers nothing, although the connection is open.
+func TestH6_OrphanedShardIsLedAlthoughTheWatchOfTheFleetsLeaderHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, runs := newFakeLeases(), newShardRuns()
+		leader, _, crash := startWithOrphans(t, s, runs)
+		leader.client.deaf.Store(true)
+		time.Sleep(time.Second)
+		crash()
+		took := eventually(t, 3*testLeaseDuration, func() bool { return runs.count() == 8 })
+		t.Logf("all shards are led after %s", took)
+		runs.check(t)
+	})
+}
+
+// The Leases cannot be listed either.
+func TestFleet_LeaderThatObservesNothingStepsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, runs := newFakeLeases(), newShardRuns()
+		leader, _, crash := startWithOrphans(t, s, runs)
+		before := func(_ context.Context, verb, _ string) error {
+			if verb == "list" || verb == "watch" {
+				return errDown
+			}
+			return nil
+		}
+		leader.client.before.Store(&before)
+		leader.client.deaf.Store(true)
+		crash()
+		eventually(t, 5*testLeaseDuration, func() bool {
+			h, _ := fleet.ParseHolder(s.holder("test"))
+			return h.Leader != "" && h.Leader != leader.options.Identity && !leader.Status().Leading
+		})
+		if n := leader.log.count("Stepping down as the leader of the fleet"); n != 1 {
+			t.Errorf("logged %d times", n)
+		}
+		eventually(t, 5*testLeaseDuration, func() bool { return runs.count() == 8 })
+		// It can lead again when it observes changes.
+		leader.client.before.Store(nil)
+		leader.client.deaf.Store(false)
+		time.Sleep(time.Minute)
+		if leader.member.heartbeat.stale.Load() {
+			t.Error("the member still observes nothing")
+		}
+		runs.check(t)
+	})
+}
+
+// The API server cannot be reached, which is not the fault of the watch.
+func TestFleet_HeartbeatIgnoresAnUnreachableAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, runs := newFakeLeases(), newShardRuns()
+		r := startFleet(t, s, runs, "a")[0]
+		eventually(t, maxFleetStart, func() bool { return runs.count() == 8 })
+		r.client.down.Store(true)
+		time.Sleep(time.Minute)
+		r.client.down.Store(false)
+		time.Sleep(time.Minute)
+		if n := r.log.count("Stepping down"); n != 0 {
+			t.Errorf("the member has stepped down %d times", n)
+		}
+	})
+}
+
+// Nobody can publish a plan.
+func TestH6_OrphanedShardIsLedWithoutAPlan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, runs := newFakeLeases(), newShardRuns()
+		_, rigs, crash := startWithOrphans(t, s, runs)
+		for _, r := range rigs {
+			r.failFor(func(name string) bool { return name == fleet.PlanLease("test") })
+		}
+		crash()
+		took := eventually(t, (orphanPeriods+4)*testLeaseDuration, func() bool { return runs.count() == 8 })
+		t.Logf("all shards are led after %s", took)
+		time.Sleep(time.Minute)
+		if n := runs.count(); n != 8 {
+			t.Errorf("%d shards are led", n)
+		}
+		runs.check(t)
+	})
+}
+
+func TestSuccessor_IsTheSameForAllMembers(t *testing.T) {
+	view := &fleet.Snapshot{Synced: true}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		view.Members = append(view.Members, fleet.Member{Identity: name, State: fleet.State{Layout: 256}})
+	}
+	view.Members[1].State.Leaving = true
+	view.Members[2].State.Layout = 8
+	led := map[string]int{}
+	for i := range 256 {
+		led[successor(view, i, 256)]++
+	}
+	if led["a"] < 64 || led["d"] < 64 || len(led) != 2 {
+		t.Errorf("led: %v", led)
+	}
+	if got := successor(&fleet.Snapshot{}, 0, 8); got != "" {
+		t.Errorf("got %q without members", got)
+	}
+}
+
+func TestIsOrphaned_OnlyIfNobodyIsAlive(t *testing.T) {
+	view := &fleet.Snapshot{Synced: true, Members: []fleet.Member{
+		{Identity: "a"}, {Identity: "leaving", State: fleet.State{Leaving: true}},
+	}}
+	for _, test := range []struct {
+		leader, standby, holder string
+		want                    bool
+	}{
+		{"a", "", "", false},
+		{"", "a", "", false},
+		{"", "", "a", false},
+		{"gone", "leaving", "gone", true},
+		{"", "", "", true},
+	} {
+		if got := isOrphaned(plan.Assignment{Leader: test.leader, Standby: test.standby}, test.holder, view); got != test.want {
+			t.Errorf("%+v: got %v", test, got)
+		}
+	}
+	if isOrphaned(plan.Assignment{}, "", &fleet.Snapshot{}) {
+		t.Error("a shard is orphaned in a view that has not synced")
+	}
+}
