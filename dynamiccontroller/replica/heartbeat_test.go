@@ -156,7 +156,8 @@ func TestIsOrphaned_OnlyIfNobodyIsAlive(t *testing.T) {
 		{"gone", "leaving", "gone", true},
 		{"", "", "", true},
 	} {
-		if got := isOrphaned(plan.Assignment{Leader: test.leader, Standby: test.standby}, test.holder, view); got != test.want {
+		a := plan.Assignment{Leader: test.leader, Standby: test.standby}
+		if got := isOrphaned(a, test.holder, view); got != test.want {
 			t.Errorf("%+v: got %v", test, got)
 		}
 	}

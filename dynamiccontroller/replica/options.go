@@ -50,9 +50,9 @@ type Options struct {
 	// Defaults to 15 seconds.
 	LeaseDuration time.Duration
 	// RenewDeadline is how long the leader retries a renewal before it gives up the lease. It must exceed 1.2 x
-	// RetryPeriod, so that a failed renewal is retried. A single request for the lease is cancelled after half of RenewDeadline
-	// or one second, whichever is longer, and never later than RenewDeadline. If the API server always takes longer to
-	// answer, no replica ever leads. Defaults to 10 seconds.
+	// RetryPeriod, so that a failed renewal is retried. A single request for the lease is cancelled after half of
+	// RenewDeadline or one second, whichever is longer, and never later than RenewDeadline. If the API server always takes
+	// longer to answer, no replica ever leads. Defaults to 10 seconds.
 	RenewDeadline time.Duration
 	// RetryPeriod is the interval between attempts to acquire or renew the lease, at least 100 milliseconds. The wall
 	// clock is checked at the same interval, so contexts can be cancelled up to RetryPeriod after the wall clock has
@@ -62,7 +62,9 @@ type Options struct {
 	// ShutdownTimeout limits the time that Run takes to return after its ctx is cancelled or after it starts to end for
 	// another reason. Three steps share this time: stopping the leader-gated runnables, releasing the lease, and stopping
 	// the per-replica runnables. The last two steps can take one second each even if the time is used up, so the
-	// total can be up to 2 seconds longer. ShutdownTimeout should exceed the shutdown timeout of every runnable.
+	// total can be up to 2 seconds longer. ShutdownTimeout should exceed the shutdown timeout of every runnable. With
+	// shards, their runnables are stopped first. They have a tenth of ShutdownTimeout less, at most a second, so that the
+	// leader of the fleet can leave.
 	//
 	// Defaults to 25 seconds, which is more than a DynamicController's default of 20 seconds. Even with the additional 2
 	// seconds, it is less than the 30 seconds that Kubernetes gives a terminating Pod. The time that a preStop hook takes
