@@ -11,7 +11,9 @@ import (
 )
 
 // startWithOrphans starts a fleet, and returns its leader and a function that crashes both copies of some shards.
-func startWithOrphans(t *testing.T, s *fakeLeases, runs *shardRuns) (leader *fleetRig, rigs []*fleetRig, crash func()) {
+func startWithOrphans(t *testing.T, s *fakeLeases, runs *shardRuns) (
+	leader *fleetRig, rigs []*fleetRig, crash func() (x, y *fleetRig),
+) {
 	rigs = startFleet(t, s, runs, "a b c d")
 	eventually(t, time.Minute, isBalanced(runs, 8, "a", "b", "c", "d"))
 	time.Sleep(time.Minute)
@@ -23,21 +25,22 @@ func startWithOrphans(t *testing.T, s *fakeLeases, runs *shardRuns) (leader *fle
 			others = append(others, r)
 		}
 	}
-	return leader, rigs, func() {
+	return leader, rigs, func() (x, y *fleetRig) {
 		// Of the three pairs, one has both copies of a shard.
 		assignments := *leader.member.plan.Load()
 		for _, pair := range [][2]int{{0, 1}, {0, 2}, {1, 2}} {
-			x, y := others[pair[0]], others[pair[1]]
+			x, y = others[pair[0]], others[pair[1]]
 			for _, a := range assignments {
 				if a == (plan.Assignment{Leader: x.options.Identity, Standby: y.options.Identity}) ||
 					a == (plan.Assignment{Leader: y.options.Identity, Standby: x.options.Identity}) {
 					x.crash()
 					y.crash()
-					return
+					return x, y
 				}
 			}
 		}
 		t.Fatalf("no shard has both copies on other members than the leader: %v", assignments)
+		return nil, nil
 	}
 }
 
@@ -48,8 +51,12 @@ func TestH6_OrphanedShardIsLedAlthoughTheWatchOfTheFleetsLeaderHangs(t *testing.
 		leader, _, crash := startWithOrphans(t, s, runs)
 		leader.client.deaf.Store(true)
 		time.Sleep(time.Second)
-		crash()
-		took := eventually(t, 3*testLeaseDuration, func() bool { return runs.count() == 8 })
+		x, y := crash()
+		eventually(t, 2*heartbeatPeriods*testRetryPeriod+testLeaseDuration, func() bool {
+			return len(assignedTo(*leader.member.plan.Load(), x.options.Identity)) == 0 &&
+				len(assignedTo(*leader.member.plan.Load(), y.options.Identity)) == 0
+		})
+		took := eventually(t, 5*testLeaseDuration, func() bool { return runs.count() == 8 })
 		t.Logf("all shards are led after %s", took)
 		runs.check(t)
 	})
