@@ -52,16 +52,19 @@ type run struct {
 	// afterwards.
 	ending        atomic.Bool
 	registrations map[*registration]struct{} // guarded by the controller's lock
+	drains        bool                       // see DrainShard; guarded by the controller's lock
 	// replays deliver the existing objects of the standalone watches that existed when the run began.
 	replays map[*StandaloneWatch]*replay
 	ledger  *writes.Ledger // of calls before the run, and in it
 	reading chan struct{}  // has room for the reads that can run at once
 
-	mu    sync.Mutex           // guards the fields below
-	calls map[*worker]struct{} // workers that are calling a handler
-	ended bool                 // no more calls begin
-	reads sync.WaitGroup       // of objects whose state is unknown after a call; none begins after ended was set
-	done  chan struct{}        // closed when the run has ended and all calls have returned
+	mu       sync.Mutex           // guards the fields below
+	calls    map[*worker]struct{} // workers that are calling a handler
+	ended    bool                 // no more calls begin
+	draining bool                 // no more calls begin until the run is resumed
+	idle     chan struct{}        // closed when no call is running while the run is draining; nil otherwise
+	reads    sync.WaitGroup       // of objects whose state is unknown after a call; none begins after ended was set
+	done     chan struct{}        // closed when the run has ended and all calls have returned
 }
 
 // runs holds the current runs. Their scopes are disjoint.
@@ -238,6 +241,7 @@ func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err er
 // registration, which resumes its group.
 func (r *run) serveLocked(reg *registration) {
 	reg.group.Pause() // until its initial sync is done
+	reg.group.Drain(r.drains)
 	reg.group.Start(served{reg, r})
 	r.registrations[reg] = struct{}{}
 }
@@ -270,7 +274,7 @@ func (r *run) beginCall(w *worker) bool {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ended {
+	if r.ended || r.draining {
 		return false
 	}
 	r.calls[w] = struct{}{}
@@ -281,6 +285,7 @@ func (r *run) endCall(w *worker) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.calls, w)
+	r.reportIdleLocked()
 	if r.ended && len(r.calls) == 0 {
 		close(r.done)
 	}

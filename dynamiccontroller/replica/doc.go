@@ -100,8 +100,9 @@
 //   - H5: L6 holds for each shard, also when it has moved.
 //   - H6: If the leader of a shard crashes, its standby leads within LeaseDuration + 5 x RetryPeriod. If the leader
 //     shuts down or the shard is moved, another replica that keeps it warm leads as soon as the Lease has been
-//     released. If a shard has no copy, the leader of the fleet assigns one. If it does not within two LeaseDurations,
-//     another replica leads the shard without a plan. [Status] shows shards without a leader.
+//     released. A shard is moved only when its running work has returned; see [ShardDrainer]. If a shard has no copy,
+//     the leader of the fleet assigns one. If it does not within two LeaseDurations, another replica leads the shard
+//     without a plan. [Status] shows shards without a leader.
 //   - H7: H1 to H4 do not depend on the plan, or on what replicas report about themselves.
 //   - H9: A shard that has left a replica leaves nothing behind.
 //

@@ -190,7 +190,9 @@ func (m *fleetMember) step(ctx context.Context) {
 	synced := m.findSynced()
 	m.synced.Store(&synced)
 	m.readiness.observe(m.options, layout, snapshot, *m.plan.Load(), synced)
-	m.publish(fleet.State{Shards: m.options.Shards, Node: m.options.NodeName, Layout: len(m.shards), Warm: synced})
+	m.publish(fleet.State{
+		Shards: m.options.Shards, Node: m.options.NodeName, Layout: len(m.shards), Warm: synced, Kept: m.kept(),
+	})
 }
 
 // findSynced returns the shards that this replica could lead: it keeps them warm, they have synced, and neither a
@@ -207,6 +209,16 @@ func (m *fleetMember) findSynced() (indexes []int) {
 	return slices.DeleteFunc(indexes, func(i int) bool {
 		return !hasSynced(shards.Shard{Index: i, Count: count}, runnables)
 	})
+}
+
+// kept returns the shards that this replica leads and that cannot be moved now.
+func (m *fleetMember) kept() (indexes []int) {
+	for i, s := range m.shards { // only run changes shards
+		if s.isKept() && s.isLeading() {
+			indexes = append(indexes, i)
+		}
+	}
+	return indexes
 }
 
 // perform compares what the replica does with what the plan says, and starts and ends campaigns and warm shards.
@@ -255,6 +267,7 @@ func (m *fleetMember) shard(s *shard) shards.Shard {
 // order is what a replica should do for a shard.
 type order struct {
 	warm, campaign bool
+	move           bool  // the campaign should end because another replica is to lead
 	expected       bool  // the shard's Lease was released, and this replica should acquire it
 	lost           error // why the replica must stop leading at once, or nil
 }
@@ -275,8 +288,8 @@ func (m *fleetMember) orderLocked(s *shard, a plan.Assignment, view *fleet.Snaps
 		o.campaign = false
 		o.lost = m.keep.check()
 	case s.isLeading():
-		o.campaign = a.From != self || !isReady(view, a.Leader, s.index, layout.shards)
-		o.warm = true
+		o.move = a.From == self && isReady(view, a.Leader, s.index, layout.shards)
+		o.campaign, o.warm = !o.move, true
 	}
 	holder, known := view.Holders[s.index]
 	o.expected = a.Leader == self && known && holder == ""
@@ -300,9 +313,13 @@ func (m *fleetMember) stepShardLocked(ctx context.Context, s *shard, o order) {
 	case s.warmth != nil && !warm && !s.warmth.stopping:
 		s.warmth.stop(errCooledDown)
 	}
+	if !o.move && s.campaign != nil && !s.campaign.stopping {
+		s.endDrain()
+	}
 	switch warm := s.warmth != nil && !s.warmth.stopping; {
 	case s.campaign == nil && o.campaign && warm:
 		s.startCampaign(ctx, m.shard(s), m.notify)
+	case o.move && s.campaign != nil && !s.campaign.stopping && !s.canMove(m.shard(s), m.options, m.registered, m.notify): // keep leading
 	case s.campaign != nil && !o.campaign && !s.campaign.stopping:
 		s.campaign.stopping = true
 		s.campaign.stop()
@@ -318,7 +335,7 @@ func (m *fleetMember) collectLocked() {
 		if c := s.campaign; c != nil {
 			select {
 			case <-c.done:
-				s.campaign = nil
+				s.campaign, s.drain = nil, nil
 				m.fail(c.err)
 			default:
 			}

@@ -168,7 +168,7 @@ func (p *planner) plan(ctx context.Context, view *fleet.Snapshot, count int) {
 			New: view.Plan != "" && m.Age < fleet.SettlePeriods*o.LeaseDuration,
 		}
 		if m.State.Layout == count {
-			member.Warm = m.State.Warm
+			member.Warm, member.Kept = m.State.Warm, m.State.Kept
 		}
 		in.Members = append(in.Members, member)
 	}

@@ -16,6 +16,8 @@ type shard struct {
 	leadership *leadership
 	campaign   *campaign // nil if the replica does not campaign for the shard
 	warmth     *warmth   // nil if the replica does not keep the shard warm
+	drain      *drain    // nil if the shard is not to be moved
+	keptUntil  time.Time // the shard is not moved until then
 	orphaned   time.Time // when the shard was first observed to be orphaned, zero if it is not
 }
 

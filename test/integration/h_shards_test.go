@@ -24,6 +24,8 @@ import (
 	"github.com/dynamic-controller/engine/internal/shards"
 )
 
+var _ replica.ShardDrainer = (*dynamiccontroller.DynamicController)(nil)
+
 // shardCalls records the handler calls of all replicas.
 type shardCalls struct {
 	mu         sync.Mutex // guards the fields below

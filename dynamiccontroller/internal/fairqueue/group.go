@@ -91,6 +91,11 @@ func (h Group[T, K, N, V]) Pause() { h.change(func(*group[T, K, N, V]) { h.openi
 // Resume ends a pause.
 func (h Group[T, K, N, V]) Resume() { h.change(func(*group[T, K, N, V]) { h.opening.paused = false }) }
 
+// Drain makes Next skip the group while draining is set, independently of Pause and Resume.
+func (h Group[T, K, N, V]) Drain(draining bool) {
+	h.change(func(*group[T, K, N, V]) { h.opening.draining = draining })
+}
+
 // Stop makes the group reject new items until Start is called, and drops its items that are neither running nor
 // settling. Stop returns the names of the dropped items and of any others that were added again, but omits items that
 // were only added to the background lane.
@@ -293,6 +298,7 @@ type opening[T, K, N comparable, V any] struct {
 	number   uint32 // counts the openings of the group from 1
 	options  Options[T, N]
 	paused   bool // Next skips the group
+	draining bool // Next skips the group
 	stopped  bool // the group rejects new items
 	returned bool // whether Done has been called for an item since Open or Start
 }

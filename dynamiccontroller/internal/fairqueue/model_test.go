@@ -33,6 +33,7 @@ type modelRun struct {
 
 type modelGroup struct {
 	open, paused, stopped bool
+	draining              bool
 	returned              bool
 	opening               int
 	options               testOptions
@@ -107,7 +108,7 @@ func (m *model) place(group string) {
 	g := m.groups[group]
 	n, _, left := m.runs(group)
 	m.placeFlows(group)
-	eligible := g.open && !g.paused && len(g.turns[0])+len(g.turns[1]) > 0 &&
+	eligible := g.open && !g.paused && !g.draining && len(g.turns[0])+len(g.turns[1]) > 0 &&
 		(g.options.Concurrency == 0 || n+left < g.options.Concurrency)
 	at := slices.Index(m.ring, group)
 	switch {

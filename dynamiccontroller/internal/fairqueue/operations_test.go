@@ -286,7 +286,7 @@ func (p *pair) changeGroup(t *rapid.T, name string) {
 	}
 	options.KeepDelays = rapid.SampledFrom([]bool{false, false, true}).Draw(t, "keep delays")
 	options.FlowConcurrency = rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "flow concurrency")
-	switch rapid.IntRange(0, 11).Draw(t, "change") {
+	switch rapid.IntRange(0, 13).Draw(t, "change") {
 	case 0, 1, 2:
 		openings[opening].Configure(options)
 		if current {
@@ -295,6 +295,12 @@ func (p *pair) changeGroup(t *rapid.T, name string) {
 	case 3, 4:
 		openings[opening].Pause()
 		g.paused = g.paused || current
+	case 12, 13:
+		draining := rapid.Bool().Draw(t, "draining")
+		openings[opening].Drain(draining)
+		if current {
+			g.draining = draining
+		}
 	case 5, 6:
 		openings[opening].Resume()
 		g.paused = g.paused && !current

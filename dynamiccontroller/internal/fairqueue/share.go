@@ -105,7 +105,7 @@ func countLive(before int, lane Lane, background int) int {
 // turn, or at the head if its turn was interrupted.
 func (q *Queue[T, K, N, V]) placeLocked(g *group[T, K, N, V]) {
 	s := g.opening
-	eligible := s != nil && !s.paused && g.turns[Live].len+g.turns[Background].len > 0 &&
+	eligible := s != nil && !s.paused && !s.draining && g.turns[Live].len+g.turns[Background].len > 0 &&
 		(s.options.Concurrency < 1 || g.runningLocked() < s.options.Concurrency)
 	switch {
 	case eligible == (g.next != nil): // already in place

@@ -23,6 +23,8 @@ type State struct {
 	Layout int `json:"layout,omitempty"`
 	// Warm lists the shards whose watches have synced, in order.
 	Warm []int `json:"warm,omitempty"`
+	// Kept lists the shards that the member leads and that cannot be moved now, in order.
+	Kept []int `json:"kept,omitempty"`
 	// Leaving reports that the member is shutting down.
 	Leaving bool `json:"leaving,omitempty"`
 }

@@ -32,7 +32,7 @@ func (s *state) possible(a Assignment) copies {
 // finishWarming replaces a copy if the member that takes its place has synced. A copy that is gone is not replaced
 // here, because a member that has campaigned leads sooner than one that has not; see fillGaps.
 func (s *state) finishWarming(i int, c *copies) {
-	if !s.isWarm(c.warming, i) || c.replaces == none {
+	if !s.isWarm(c.warming, i) || c.replaces == none || c.replaces == c.holder && s.isKept(i, *c) {
 		return
 	}
 	switch c.replaces {
@@ -52,7 +52,7 @@ func (s *state) followHolder(i int, c *copies) {
 	case c.leader:
 		c.from = none
 	case c.from:
-		if !s.isWarm(c.leader, i) {
+		if !s.isWarm(c.leader, i) || s.isKept(i, *c) {
 			s.lead(c)
 		}
 	default:

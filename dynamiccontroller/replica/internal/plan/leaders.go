@@ -20,7 +20,7 @@ func (s *state) swapLeaders() {
 func (s *state) swapOnce(high int) bool {
 	swappable := make([][]int, len(s.members)) // shards by leader
 	for i, c := range s.shards {
-		if c.holder != none && c.holder == c.leader && !c.moving() && s.isWarm(c.standby, i) {
+		if c.holder != none && c.holder == c.leader && !c.moving() && s.isWarm(c.standby, i) && !s.isKept(i, c) {
 			swappable[c.leader] = append(swappable[c.leader], i)
 		}
 	}

@@ -81,7 +81,8 @@ func (s *state) best(source, dest int, apart, moving bool) int {
 	best, bestCost := none, [5]int{}
 	for i, c := range s.shards {
 		leader, standby := c.planned()
-		if leader != source && standby != source || leader == dest || standby == dest || c.moving() && !moving {
+		if leader != source && standby != source || leader == dest || standby == dest || c.moving() && !moving ||
+			leader == source && s.isKept(i, c) {
 			continue
 		}
 		other := leader + standby - source

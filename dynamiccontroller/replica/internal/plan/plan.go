@@ -33,6 +33,8 @@ type Member struct {
 	Node string
 	// Warm contains the shards that the member keeps warm and that have synced.
 	Warm []int
+	// Kept contains the shards that the member leads and that cannot be moved now.
+	Kept []int
 	// Leaving is set while the member shuts down. It gets nothing, and its shards are handed to their other copies at
 	// once.
 	Leaving bool

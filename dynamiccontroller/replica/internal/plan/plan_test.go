@@ -96,6 +96,38 @@ func TestNext_MembersThatComeAndGo(t *testing.T) {
 	})
 }
 
+func TestNext_KeptShardsAreNotMoved(t *testing.T) {
+	kept := func(m plan.Member, shards ...int) plan.Member { m.Kept = shards; return m }
+	a, b, c := member("a", 0, 1, 2, 3), member("b", 0, 1, 2, 3), member("c", 0, 1, 2, 3)
+	runCases(t, map[string]testCase{
+		"a handover is cancelled": {
+			members: members{kept(a, 0), b}, holders: []string{"a"}, settled: true,
+			previous: []string{"b a <a"}, want: []string{"a b"},
+		},
+		"only the holder can keep a shard": {
+			members: members{a, kept(b, 0)}, holders: []string{"a"}, settled: true,
+			previous: []string{"b a <a"}, want: []string{"b a <a"},
+		},
+		"other shards are handed over instead": {
+			members: members{kept(a, 0, 1), b}, holders: []string{"a", "a", "a"}, settled: true,
+			previous: []string{"a b", "a b", "a b"}, want: []string{"a b", "a b", "b a <a"},
+		},
+		"a leader is not replaced when the other copy has synced": {
+			members: members{kept(a, 0), b, c}, holders: []string{"a"},
+			previous: []string{"a b c>a"}, want: []string{"a b c>a"},
+		},
+		"a standby is": {
+			members: members{kept(a, 0), b, c}, holders: []string{"a"},
+			previous: []string{"a b c>b"}, want: []string{"a c"},
+		},
+		"no move of the leader begins": {
+			members: members{kept(member("a", 0, 1), 0, 1), member("b", 0, 1), member("c")},
+			holders: []string{"a", "a"}, settled: true,
+			previous: []string{"a b", "a b"}, want: []string{"a b c>b", "a b"},
+		},
+	})
+}
+
 func TestNext_Leader(t *testing.T) {
 	a, b, c := member("a", 0), member("b", 0), member("c", 0)
 	runCases(t, map[string]testCase{

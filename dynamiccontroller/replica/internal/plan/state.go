@@ -21,6 +21,7 @@ type member struct {
 	id   string
 	node int    // members with the same number are on the same machine
 	warm []bool // by shard
+	kept []bool // by shard
 	new  bool
 }
 
@@ -86,18 +87,23 @@ func newState(in Input) *state {
 			nodes[m.Node] = node
 			s.nodes++
 		}
-		warm := make([]bool, len(s.shards))
-		for _, i := range m.Warm {
-			if i >= 0 && i < len(warm) {
-				warm[i] = true
-			}
-		}
 		s.index[id] = len(s.members)
-		s.members = append(s.members, member{id: id, node: node, warm: warm, new: m.New})
+		s.members = append(s.members, member{id: id, node: node, warm: s.flags(m.Warm), kept: s.flags(m.Kept), new: m.New})
 	}
 	s.led, s.copies = make([]int, len(s.members)), make([]int, len(s.members))
 	s.moves = make([]int, len(s.members))
 	return s
+}
+
+// flags returns a slice that is true for the given shards.
+func (s *state) flags(shards []int) []bool {
+	flags := make([]bool, len(s.shards))
+	for _, i := range shards {
+		if i >= 0 && i < len(flags) {
+			flags[i] = true
+		}
+	}
+	return flags
 }
 
 // mergeMembers returns the members by ID. The result does not depend on the order of members, even if an ID occurs
@@ -112,7 +118,7 @@ func mergeMembers(members []Member) map[string]Member {
 			m.Leaving = m.Leaving || other.Leaving
 			m.New, m.Flapping = m.New || other.New, m.Flapping || other.Flapping
 			m.Node = max(m.Node, other.Node)
-			m.Warm = slices.Concat(m.Warm, other.Warm)
+			m.Warm, m.Kept = slices.Concat(m.Warm, other.Warm), slices.Concat(m.Kept, other.Kept)
 		}
 		merged[m.ID] = m
 	}
@@ -171,6 +177,9 @@ func (s *state) canReceive(m, n int) bool { return !s.members[m].new && s.canMov
 
 // isWarm reports whether a member keeps a shard warm and has synced it.
 func (s *state) isWarm(m, i int) bool { return m != none && s.members[m].warm[i] }
+
+// isKept reports whether the holder of a shard's Lease cannot hand it over now.
+func (s *state) isKept(i int, c copies) bool { return c.holder != none && s.members[c.holder].kept[i] }
 
 // sameNode reports whether two members are on the same machine.
 func (s *state) sameNode(a, b int) bool {

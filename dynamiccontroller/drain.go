@@ -1,0 +1,92 @@
+package dynamiccontroller
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dynamic-controller/engine/internal/shards"
+)
+
+// DrainShard prevents further handler calls for the types of a shard, and waits until the running ones have returned.
+// Their contexts are not cancelled. Package replica calls it before it moves the shard to another replica. If ctx is
+// cancelled first, DrainShard returns an error that lists the handlers that are still running. In any case, no further
+// handlers are called for the shard until [DynamicController.ResumeShard] is called, or until the next run.
+//
+// DrainShard returns nil if no run serves the shard. A run without shards serves the shard with index 0 of 1.
+func (c *DynamicController) DrainShard(ctx context.Context, index, count int) error {
+	r := c.runOf(shards.Shard{Index: index, Count: count})
+	if r == nil {
+		return nil
+	}
+	idle := r.drain()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+	}
+	select {
+	case <-idle: // select can choose any of the two
+		return nil
+	default:
+	}
+	var running []string
+	for _, reg := range r.served() {
+		running = append(running, reg.runningHandlers()...)
+	}
+	return fmt.Errorf("drain shard %d of %d: %w: %s", index, count, ErrStillRunning, enumerate(running))
+}
+
+// ResumeShard ends the effect of [DynamicController.DrainShard].
+func (c *DynamicController) ResumeShard(index, count int) {
+	if r := c.runOf(shards.Shard{Index: index, Count: count}); r != nil {
+		r.resume()
+	}
+}
+
+func (c *DynamicController) runOf(scope shards.Shard) *run {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.runs[scope]
+}
+
+// drain prevents further calls. The returned channel is closed when no call is running.
+func (r *run) drain() (idle <-chan struct{}) {
+	r.setDraining(true)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.draining = true
+	if r.idle == nil {
+		r.idle = make(chan struct{})
+		r.reportIdleLocked()
+	}
+	return r.idle
+}
+
+func (r *run) resume() {
+	r.mu.Lock()
+	r.draining, r.idle = false, nil
+	r.mu.Unlock()
+	r.setDraining(false)
+}
+
+// reportIdleLocked is called when a call has ended.
+func (r *run) reportIdleLocked() {
+	if r.idle == nil || len(r.calls) > 0 {
+		return
+	}
+	select {
+	case <-r.idle:
+	default:
+		close(r.idle)
+	}
+}
+
+// setDraining makes the queue hold back the objects of the run's registrations, or ends this.
+func (r *run) setDraining(draining bool) {
+	r.controller.mu.Lock()
+	defer r.controller.mu.Unlock()
+	r.drains = draining
+	for reg := range r.registrations {
+		reg.group.Drain(draining)
+	}
+}

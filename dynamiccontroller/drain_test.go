@@ -1,0 +1,152 @@
+package dynamiccontroller_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// draining is a fixture with two shards, in which a call for the object "slow" of the first one is running.
+type draining struct {
+	*fixture
+	c       *calls
+	release chan struct{}
+	cause   func() error // of the context of the running call
+}
+
+func newDraining(t *testing.T) *draining {
+	d := &draining{
+		fixture: newSharded(t, 2, dynamiccontroller.Config{Workers: 4, ShutdownTimeout: time.Second}),
+		release: make(chan struct{}),
+	}
+	d.c = newCalls(func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		if id.Name() == "slow" {
+			d.cause = func() error { return context.Cause(ctx) }
+			<-d.release
+		}
+		return nil
+	})
+	for _, gvr := range d.types {
+		d.serve(gvr, d.c.handle)
+	}
+	return d
+}
+
+func (d *draining) begin() {
+	d.enqueue(0, "slow")
+	d.c.want(d.t, "before", named("slow"))
+}
+
+func (d *draining) enqueue(shard int, name string) {
+	d.controller.Enqueue(d.id(d.types[shard], name))
+	synctest.Wait()
+}
+
+// drain calls DrainShard in the background.
+func (d *draining) drain(limit time.Duration) <-chan error {
+	drained := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		drained <- d.controller.DrainShard(ctx, 0, 2)
+	}()
+	synctest.Wait()
+	return drained
+}
+
+func TestDrainShard_WaitsForRunningCallsAndHoldsOthersBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDraining(t)
+		stop, stopOther := d.runShard(0), d.runShard(1)
+		d.begin()
+		drained := d.drain(time.Hour)
+		d.enqueue(0, "a")
+		d.enqueue(1, "b")
+		d.c.want(t, "during the drain", named("b"))
+		time.Sleep(time.Minute)
+		if len(drained) > 0 {
+			t.Fatal("DrainShard has not waited for the running call")
+		}
+		if err := d.cause(); err != nil {
+			t.Errorf("the context of the running call was cancelled: %v", err)
+		}
+		close(d.release)
+		if err := <-drained; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		d.c.want(t, "after the drain", named())
+		d.controller.ResumeShard(0, 2)
+		synctest.Wait()
+		d.c.want(t, "after the drain was ended", named("a"))
+		stop()
+		stopOther()
+	})
+}
+
+func TestDrainShard_ListsHandlersThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDraining(t)
+		stop := d.runShard(0)
+		d.begin()
+		drained := d.drain(time.Second)
+		d.enqueue(0, "a")
+		err := <-drained
+		if text := fmt.Sprint(err); !strings.Contains(text, "drain shard 0 of 2") || !strings.Contains(text, "default/slow") {
+			t.Errorf("got %v, want an error that names the hung handler", err)
+		}
+		d.c.want(t, "before the drain is ended", named())
+		d.controller.ResumeShard(0, 2)
+		synctest.Wait()
+		d.c.want(t, "after the drain was ended", named("a"))
+		close(d.release)
+		stop()
+	})
+}
+
+// Objects that a worker has taken from the queue, and types that are served during a drain, wait, too.
+func TestDrainShard_AppliesToTypesThatAreServedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDraining(t)
+		stop := d.runShard(0)
+		if err := <-d.drain(time.Second); err != nil {
+			t.Error(err)
+		}
+		if err := d.controller.StopServiceGVK(t.Context(), d.types[0]); err != nil {
+			t.Error(err)
+		}
+		d.serve(d.types[0], d.c.handle)
+		synctest.Wait()
+		d.enqueue(0, "a")
+		d.c.want(t, "during the drain", named())
+		d.controller.ResumeShard(0, 2)
+		synctest.Wait()
+		d.c.want(t, "after the drain was ended", named("a"))
+		stop()
+	})
+}
+
+func TestDrainShard_EndsWithTheRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDraining(t)
+		stop := d.runShard(0)
+		if err := <-d.drain(time.Second); err != nil {
+			t.Error(err)
+		}
+		stop()
+		stop = d.runShard(0)
+		synctest.Wait()
+		d.enqueue(0, "a")
+		d.c.want(t, "in the next run", named("a"))
+		stop()
+		if err := <-d.drain(time.Second); err != nil {
+			t.Errorf("without a run: %v", err)
+		}
+		d.controller.ResumeShard(0, 2)
+	})
+}

@@ -1,0 +1,154 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dynamic-controller/engine/internal/shards"
+)
+
+// drainer is a runnable of shards that records what happens to them.
+type drainer struct {
+	mu     sync.Mutex // guards the fields below
+	hangs  map[int]bool
+	events []string
+}
+
+func (d *drainer) Run(ctx context.Context) error {
+	index, _ := Shard(ctx)
+	<-ctx.Done()
+	d.record("end %d", index)
+	return nil
+}
+
+func (d *drainer) record(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.events = append(d.events, fmt.Sprintf(format, args...))
+}
+
+func (d *drainer) DrainShard(ctx context.Context, index, _ int) error {
+	d.record("drain %d", index)
+	d.mu.Lock()
+	hangs := d.hangs[index]
+	d.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		return errors.New("a handler hangs")
+	}
+	return nil
+}
+
+func (d *drainer) ResumeShard(index, _ int) { d.record("resume %d", index) }
+
+// of returns the events of a shard.
+func (d *drainer) of(index int) (events []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range d.events {
+		var what string
+		var n int
+		if _, err := fmt.Sscan(e, &what, &n); err == nil && n == index {
+			events = append(events, what)
+		}
+	}
+	return events
+}
+
+func newDraining(t *testing.T, s *fakeLeases, runs *shardRuns, name string) (*fleetRig, *drainer) {
+	r, d := newFleetRig(t, s, runs, name), &drainer{hangs: map[int]bool{}}
+	wantNoError(t, r.RegisterForShards("drainer", d))
+	return r.start(), d
+}
+
+// A shard whose work does not return is not moved, and continues. The others are.
+func TestFleet_ShardIsMovedOnlyIfItsWorkReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, runs := newFakeLeases(), newShardRuns()
+		a, d := newDraining(t, s, runs, "a")
+		eventually(t, maxFleetStart, func() bool { return runs.count() == 8 })
+		hung := []int{0, 1, 2, 3, 4, 5}
+		d.mu.Lock()
+		for _, i := range hung {
+			d.hangs[i] = true
+		}
+		d.mu.Unlock()
+		runs.resetGaps()
+		newDraining(t, s, runs, "b")
+		time.Sleep(5 * time.Minute)
+		if led := runs.shardsOf("b"); !slices.Equal(led, []int{6, 7}) {
+			t.Errorf("b leads %v, want the shards that have drained", led)
+		}
+		tried := 0
+		for i := range 8 {
+			events := d.of(i)
+			if i > 5 {
+				if !slices.Equal(events, []string{"drain", "end"}) {
+					t.Errorf("shard %d: %v", i, events)
+				}
+				continue
+			}
+			tried += len(events) / 2
+			for n, e := range events {
+				if e != []string{"drain", "resume"}[n%2] {
+					t.Errorf("shard %d: %v", i, events)
+				}
+			}
+		}
+		if most := 6 * int(5*time.Minute/(keepPeriods*testLeaseDuration)+1); tried == 0 || tried > most {
+			t.Errorf("%d drains of hung shards, want at most %d", tried, most)
+		}
+		if n := a.log.count("Shard not moved, it is kept for some time"); n != tried {
+			t.Errorf("logged %d times, want %d", n, tried)
+		}
+		for _, i := range hung {
+			if _, moved := runs.gaps[i]; moved {
+				t.Errorf("shard %d was interrupted", i)
+			}
+		}
+		d.mu.Lock()
+		clear(d.hangs)
+		d.mu.Unlock()
+		eventually(t, 5*time.Minute, isBalanced(runs, 8, "a", "b"))
+		runs.check(t)
+	})
+}
+
+// The planned leader ends while the shard drains, or after that. The shard continues.
+func TestShard_ContinuesIfItIsNotMoved(t *testing.T) {
+	for name, hangs := range map[string]bool{"during the drain": true, "after the drain": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, d := &shard{}, &drainer{hangs: map[int]bool{0: hangs}}
+				o := testOptions()
+				runnables := []namedRunnable{{"drainer", d}, {"other", &worker{}}}
+				ended := make(chan struct{}, 1)
+				if s.canMove(shards.Shard{Index: 0, Count: 8}, o, runnables, func() { ended <- struct{}{} }) {
+					t.Error("the shard is moved before it has drained")
+				}
+				synctest.Wait()
+				if hangs {
+					s.endDrain()
+					synctest.Wait()
+				}
+				<-ended
+				if !hangs && !s.canMove(shards.Shard{Index: 0, Count: 8}, o, runnables, func() {}) {
+					t.Error("the shard is not moved although it has drained")
+				}
+				s.endDrain()
+				if got := d.of(0); !slices.Equal(got, []string{"drain", "resume"}) || s.drain != nil {
+					t.Errorf("got %v", got)
+				}
+				if s.isKept() {
+					t.Error("the shard is kept")
+				}
+			})
+		})
+	}
+}
