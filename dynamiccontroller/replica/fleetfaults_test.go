@@ -619,7 +619,7 @@ func TestFleet_ShutdownEndsInTimeAlthoughALeaseCannotBeReleased(t *testing.T) {
 
 // The last two members leave one after the other, at any distance. A replica without shards leads when both have left.
 func TestH2_ReplicaWithoutShardsLeadsWhenTheLastTwoMembersHaveLeft(t *testing.T) {
-	for distance := time.Duration(0); distance <= 3*time.Second; distance += 100 * time.Millisecond {
+	for distance := time.Duration(0); distance <= 3*time.Second; distance += 200 * time.Millisecond {
 		for _, leaderFirst := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, leader first: %t", distance, leaderFirst), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {

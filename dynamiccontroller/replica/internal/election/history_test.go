@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-var histories = flag.Int("histories", 10_000, "the number of random histories")
+var histories = flag.Int("histories", 4000, "the number of random histories")
 
 // TestL1_MachinesNeverLeadConcurrentlyInRandomHistories plays random histories of several machines with one Lease: slow
 // and lost requests and responses, writes that take effect after they have timed out, clocks with different rates,
