@@ -225,10 +225,8 @@ func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err er
 	for _, w := range c.standalone {
 		r.replays[w] = &replay{}
 	}
-	for _, reg := range c.registrations {
-		if reg.isIn(r.scope) {
-			r.serveLocked(reg)
-		}
+	for _, reg := range c.typesOfLocked(r.scope) {
+		r.serveLocked(reg)
 	}
 	r.crew = c.joinCrewLocked() // before attaching, which would otherwise delay the first reconcile
 	for reg := range r.registrations {
@@ -385,7 +383,7 @@ func (r *run) end(releaseWatches func()) (left []string, all <-chan struct{}) {
 		for _, p := range pending {
 			<-p.done
 		}
-		c.forgetInactive()
+		c.forgetInactive(r.scope)
 		c.mu.Lock()
 		delete(c.runs, r.scope)
 		c.mu.Unlock()

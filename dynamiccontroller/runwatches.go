@@ -3,6 +3,7 @@ package dynamiccontroller
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -50,7 +51,7 @@ func (c *DynamicController) runWatches(ctx context.Context) error {
 	for _, watches := range dropped {
 		<-watches.done
 	}
-	c.forgetInactive()
+	c.forgetInactive(scope)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.watching, scope)
@@ -118,6 +119,9 @@ func (c *DynamicController) registeredIn(shard shards.Shard) (regs []*registrati
 	defer c.mu.RUnlock()
 	if validateShard(shard) != nil || c.scopes.users[shard]+c.scopes.users[shards.Whole] == 0 {
 		return nil, false
+	}
+	if regs, ok := c.scopes.types.of(shard); ok {
+		return slices.Clone(regs), true
 	}
 	for _, reg := range c.registrations {
 		if reg.isIn(shard) {

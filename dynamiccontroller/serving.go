@@ -62,6 +62,7 @@ func (c *DynamicController) register(next *serveOptions) (reg *registration, don
 	reg.watched, reg.narrowed = c.scopes.include(reg), c.scopes.narrowest(reg)
 	reg.feed = feed.New(c.pool, reg.log, reg, reg.feedOptions(next), reg.watched, reg.narrowed)
 	c.registrations[reg.gvr] = reg
+	c.scopes.types.add(reg)
 	done = reg.feed.Start()
 	if r := c.runs.of(reg); r != nil && !r.ending.Load() {
 		r.serveLocked(reg)
@@ -142,6 +143,7 @@ func (c *DynamicController) unregister(gvr schema.GroupVersionResource) (ending 
 	defer c.mu.Unlock()
 	if reg := c.registrations[gvr]; reg != nil {
 		delete(c.registrations, gvr)
+		c.scopes.types.remove(reg)
 		c.ending[gvr] = append(c.ending[gvr], reg)
 		reg.group.Close()
 	}

@@ -3,6 +3,8 @@ package dynamiccontroller
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -65,11 +67,41 @@ func (r *registration) indexAmong(count int) int {
 // scopes are the shards of the current runs and calls to RunWatches. The types of these shards are watched. The
 // controller's lock guards it.
 type scopes struct {
-	users map[shards.Shard]int
+	users  map[shards.Shard]int
+	counts []int // the different counts of these shards, in order
 	// divided is true if the last scope that has ended was not the whole. No type is then watched until another scope
 	// begins. Otherwise, the caches are kept between the runs, so that deletions are detected.
 	divided bool
 	changed chan struct{} // closed and replaced when a scope begins or ends
+	types   byShard       // the registrations, for the last layout
+}
+
+// byShard divides registrations among the shards of a layout, so that the beginning and the end of a shard need not look
+// at all types.
+type byShard struct {
+	parts [][]*registration // by index; empty until a shard begins
+}
+
+// of returns the registrations of a shard. It reports false if the shard belongs to another layout.
+func (b *byShard) of(scope shards.Shard) (regs []*registration, ok bool) {
+	if scope.Count != len(b.parts) {
+		return nil, false
+	}
+	return b.parts[scope.Index], true
+}
+
+func (b *byShard) add(reg *registration) {
+	if count := len(b.parts); count > 0 {
+		part := &b.parts[reg.indexAmong(count)]
+		*part = append(*part, reg)
+	}
+}
+
+func (b *byShard) remove(reg *registration) {
+	if count := len(b.parts); count > 0 {
+		part := &b.parts[reg.indexAmong(count)]
+		*part = slices.DeleteFunc(*part, func(r *registration) bool { return r == reg })
+	}
 }
 
 func newScopes() scopes { return scopes{users: map[shards.Shard]int{}, changed: make(chan struct{})} }
@@ -79,57 +111,84 @@ func (s *scopes) include(reg *registration) bool {
 	if len(s.users) == 0 {
 		return !s.divided
 	}
-	for scope := range s.users {
-		if reg.isIn(scope) {
+	return slices.ContainsFunc(s.counts, func(count int) bool {
+		if count == 1 {
 			return true
 		}
+		return s.users[shards.Shard{Index: reg.indexAmong(count), Count: count}] > 0
+	})
+}
+
+// change adds n users to a scope. It reports whether the change affects only the types of the scope: the other scopes
+// belong to the same layout, before and after the change.
+func (s *scopes) change(scope shards.Shard, n int) (local bool) {
+	before := s.counts
+	if s.users[scope] += n; s.users[scope] == 0 {
+		delete(s.users, scope)
 	}
-	return false
+	counts := map[int]struct{}{}
+	for user := range s.users {
+		counts[user.Count] = struct{}{}
+	}
+	s.counts = slices.Sorted(maps.Keys(counts))
+	return len(before) == 1 && slices.Equal(before, s.counts)
 }
 
 // narrowest returns the shard to which the type's watches with a bucket label are narrowed: the type's own shard in the
 // layout of the current scopes. Any shard that contains the type would be correct. The zero Shard does not narrow them.
 // It is used if all types are watched, because narrowing would then only add watches.
 func (s *scopes) narrowest(reg *registration) shards.Shard {
-	count := 0
-	for scope := range s.users {
-		if count == 0 || scope.Count < count {
-			count = scope.Count
-		}
-	}
-	switch {
-	case count == 0: // until the next scope begins
+	if len(s.counts) == 0 { // until the next scope begins
 		return reg.narrowed
+	}
+	switch count := s.counts[0]; {
 	case count == 1 || !shards.HasBuckets(count):
 		return shards.Shard{}
+	default:
+		return shards.Shard{Index: reg.indexAmong(count), Count: count}
 	}
-	return shards.Shard{Index: reg.indexAmong(count), Count: count}
 }
 
 // enterScopeLocked begins a scope. The watches of its types start, if watches are running.
 func (c *DynamicController) enterScopeLocked(scope shards.Shard) {
-	c.scopes.users[scope]++
-	c.followScopesLocked()
+	if c.scopes.change(scope, 1) {
+		c.followScopesLocked(c.typesOfLocked(scope))
+		return
+	}
+	c.followScopesLocked(slices.Collect(maps.Values(c.registrations)))
+}
+
+// typesOfLocked returns the registrations of a scope.
+func (c *DynamicController) typesOfLocked(scope shards.Shard) []*registration {
+	if regs, ok := c.scopes.types.of(scope); ok {
+		return regs
+	}
+	c.scopes.types.parts = make([][]*registration, scope.Count)
+	for _, reg := range c.registrations {
+		c.scopes.types.add(reg)
+	}
+	return c.scopes.types.parts[scope.Index]
 }
 
 // leaveScopeLocked ends a scope. The watches and caches of types that no current scope includes are dropped, and
 // returned.
 func (c *DynamicController) leaveScopeLocked(scope shards.Shard) (dropped []activity) {
-	if c.scopes.users[scope]--; c.scopes.users[scope] == 0 {
-		delete(c.scopes.users, scope)
-	}
+	local := c.scopes.change(scope, -1)
 	if len(c.scopes.users) == 0 {
 		c.scopes.divided = scope.Count > 1
 	}
-	return c.followScopesLocked()
+	if local {
+		return c.followScopesLocked(c.typesOfLocked(scope))
+	}
+	return c.followScopesLocked(slices.Collect(maps.Values(c.registrations)))
 }
 
-// followScopesLocked makes the feeds of all registrations watch their sources, or not. It returns those that no longer
+// followScopesLocked makes the feeds of the registrations watch their sources, or not. It returns those that no longer
 // do.
-func (c *DynamicController) followScopesLocked() (dropped []activity) {
+func (c *DynamicController) followScopesLocked(regs []*registration) (dropped []activity) {
 	close(c.scopes.changed)
 	c.scopes.changed = make(chan struct{})
-	for _, reg := range c.registrations {
+	for _, reg := range regs {
 		include, narrowed, watched := c.scopes.include(reg), c.scopes.narrowest(reg), reg.watched
 		if include == watched && (narrowed == reg.narrowed || !include) {
 			continue
@@ -151,12 +210,12 @@ type activity struct {
 	done        <-chan struct{}
 }
 
-// forgetInactive removes what the end of a run has kept for the next one, if the types are not active any more. The
-// process that serves the shard next reconciles all objects.
-func (c *DynamicController) forgetInactive() {
+// forgetInactive removes what the end of a run has kept for the next one, if the types of the run's scope are not active
+// any more. The process that serves the shard next reconciles all objects.
+func (c *DynamicController) forgetInactive(scope shards.Shard) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, reg := range c.registrations {
+	for _, reg := range c.typesOfLocked(scope) {
 		if !reg.watched {
 			reg.attempts.Reset()
 		}
