@@ -76,8 +76,8 @@ type scopes struct {
 	types   byShard       // the registrations, for the last layout
 }
 
-// byShard divides registrations among the shards of a layout, so that the beginning and the end of a shard need not look
-// at all types.
+// byShard divides registrations among the shards of a layout, so that the beginning and the end of a shard need not
+// look at all types.
 type byShard struct {
 	parts [][]*registration // by index; empty until a shard begins
 }
@@ -210,8 +210,8 @@ type activity struct {
 	done        <-chan struct{}
 }
 
-// forgetInactive removes what the end of a run has kept for the next one, if the types of the run's scope are not active
-// any more. The process that serves the shard next reconciles all objects.
+// forgetInactive removes what the end of a run has kept for the next one, if the types of the run's scope are not
+// active any more. The process that serves the shard next reconciles all objects.
 func (c *DynamicController) forgetInactive(scope shards.Shard) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,7 +17,8 @@ type clientMetrics struct {
 	latency, throttled *prometheus.HistogramVec
 }
 
-// newClientMetrics returns metrics of all clients that the process creates afterwards. The caller must register them. It must be called once, because client-go ignores later calls.
+// newClientMetrics returns metrics of all clients that the process creates afterwards. The caller must register them.
+// It must be called once, because client-go ignores later calls.
 func newClientMetrics() *clientMetrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)

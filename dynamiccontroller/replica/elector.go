@@ -64,7 +64,7 @@ func (e *elector) wake() {
 func (e *elector) campaign(ctx context.Context, begin func(sent instant) *term) {
 	e.term, e.begin = nil, begin
 	e.machine.Campaign()
-	e.perform(ctx)
+	_, _ = e.perform(ctx) // logged already
 }
 
 // leave ends the campaign, and releases the lease if this replica holds it or may hold it. If the term was lost, the

@@ -319,8 +319,9 @@ func (m *fleetMember) stepShardLocked(ctx context.Context, s *shard, o order) {
 	switch warm := s.warmth != nil && !s.warmth.stopping; {
 	case s.campaign == nil && o.campaign && warm:
 		s.startCampaign(ctx, m.shard(s), m.notify)
-	case o.move && s.campaign != nil && !s.campaign.stopping && !s.canMove(m.shard(s), m.options, m.registered, m.notify): // keep leading
-	case s.campaign != nil && !o.campaign && !s.campaign.stopping:
+	case s.campaign == nil || o.campaign || s.campaign.stopping:
+	case o.move && !s.canMove(m.shard(s), m.options, m.registered, m.notify): // keep leading
+	default:
 		s.campaign.stopping = true
 		s.campaign.stop()
 	}

@@ -40,8 +40,8 @@ func successor(view *fleet.Snapshot, index, layout int) (identity string) {
 	return identity
 }
 
-// adopts reports whether this member leads the shard although the plan does not say so, because it has been orphaned for
-// too long. Advice must not cost more than time.
+// adopts reports whether this member leads the shard although the plan does not say so, because the shard has been
+// orphaned for too long. Advice must not cost more than time.
 func (s *shard) adopts(o Options, a plan.Assignment, view *fleet.Snapshot, layout int) bool {
 	switch {
 	case !isOrphaned(a, view.Holders[s.index], view):

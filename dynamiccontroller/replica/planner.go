@@ -277,8 +277,8 @@ func (p *planner) releaseShard(ctx context.Context, index int) {
 }
 
 // removeLayout announces a change of the layout, and waits until no shard is led. The next release of the fleet's Lease
-// then allows any replica to lead, and to record its own layout. If ctx is cancelled, removeLayout returns the Lease that
-// it was waiting for.
+// then allows any replica to lead, and to record its own layout. If ctx is cancelled, removeLayout returns the Lease
+// that it was waiting for.
 func (p *planner) removeLayout(ctx context.Context) (lease string, err error) {
 	p.member.lease.announceChange()
 	for p.member.lease.currentLayout().state != layoutChanging {

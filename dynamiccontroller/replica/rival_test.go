@@ -64,66 +64,92 @@ func startClientGo(t *testing.T, s *fakeServer) *clientGo {
 // lead at the same time. Only faults that client-go's elector can cope with are injected into it. Nobody else changes
 // the lease, because client-go's elector acquires an emptied lease at once.
 func TestL1_ClientGoElectorNeverLeadsAtTheSameTimeInARandomHistory(t *testing.T) {
-	var rivals, own atomic.Int64
+	var rivals, own int64
 	rapid.Check(t, func(rt *rapid.T) {
 		history := drawRivalHistory(rt)
 		var violation string
 		synctest.Test(t, func(t *testing.T) {
-			s := &simulation{t: t, server: &fakeServer{}, began: time.Now(), change: []func(*Options){rivalDurations}}
-			for i := range s.rigs {
-				s.start(i)
-			}
-			c := startClientGo(t, s.server)
-			done := make(chan struct{})
-			var watching sync.WaitGroup
-			watching.Go(func() {
-				for {
-					select {
-					case <-done:
-						return
-					case <-time.After(3 * time.Millisecond):
-						if open := s.check(); open != "" && c.leading.Load() {
-							violation = fmt.Sprintf("after %s: %s and client-go lead", time.Since(s.began), open)
-						}
-					}
-				}
-			})
-			for _, step := range history {
-				time.Sleep(step.after)
-				if step.replica == len(s.rigs) {
-					c.lease.injectRequestFault(step.fault)
-				} else {
-					s.inject(step)
-				}
-			}
-			c.lease.reconnect()
-			for _, r := range s.rigs {
-				r.lease.reconnect()
-			}
-			time.Sleep(40 * time.Second)
-			if s.check() == "" && !c.leading.Load() && violation == "" {
-				violation = "nobody leads at the end"
-			}
-			close(done)
-			watching.Wait()
-			if violation == "" {
-				violation = s.violation
-			}
-			c.stop()
+			s := newRivalry(t)
+			violation = s.play(history)
 			for _, r := range append(s.crashed, s.rigs[:]...) {
-				_ = r.stop()
-				if r.Status().Term > 0 {
-					own.Add(1)
-				}
+				own += r.Status().Term
 			}
-			rivals.Add(c.terms.Load())
+			rivals += s.rival.terms.Load()
 		})
 		if violation != "" {
 			rt.Fatalf("%s\n%s", violation, describe(history))
 		}
 	})
-	if rivals.Load() == 0 || own.Load() == 0 {
-		t.Errorf("client-go led %d times, and %d replicas led", rivals.Load(), own.Load())
+	if rivals == 0 || own == 0 {
+		t.Errorf("client-go led %d times, and the replicas led %d times", rivals, own)
+	}
+}
+
+// rivalry is a simulation with an elector of client-go.
+type rivalry struct {
+	*simulation
+	rival *clientGo
+}
+
+func newRivalry(t *testing.T) *rivalry {
+	s := &simulation{t: t, server: &fakeServer{}, began: time.Now(), change: []func(*Options){rivalDurations}}
+	for i := range s.rigs {
+		s.start(i)
+	}
+	return &rivalry{s, startClientGo(t, s.server)}
+}
+
+// play plays the history and returns a violation, or "".
+func (s *rivalry) play(history []step) string {
+	both := make(chan string, 1)
+	done := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() { s.watchBoth(done, both) })
+	for _, step := range history {
+		time.Sleep(step.after)
+		if step.replica == len(s.rigs) {
+			s.rival.lease.injectRequestFault(step.fault)
+		} else {
+			s.inject(step)
+		}
+	}
+	s.rival.lease.reconnect()
+	for _, r := range s.rigs {
+		r.lease.reconnect()
+	}
+	time.Sleep(40 * time.Second)
+	leads := s.check() != "" || s.rival.leading.Load()
+	close(done)
+	watching.Wait()
+	s.rival.stop()
+	for _, r := range append(s.crashed, s.rigs[:]...) {
+		_ = r.stop()
+	}
+	select {
+	case violation := <-both:
+		return violation
+	default:
+	}
+	if s.violation == "" && !leads {
+		return "nobody leads at the end"
+	}
+	return s.violation
+}
+
+// watchBoth reports when a replica and client-go's elector lead at the same time, until done is closed.
+func (s *rivalry) watchBoth(done <-chan struct{}, both chan<- string) {
+	for {
+		select {
+		case <-done:
+			return
+		case <-time.After(3 * time.Millisecond):
+		}
+		if open := s.check(); open != "" && s.rival.leading.Load() {
+			select {
+			case both <- fmt.Sprintf("after %s: %s and client-go lead", time.Since(s.began), open):
+			default:
+			}
+		}
 	}
 }
 

@@ -95,7 +95,8 @@ const (
 )
 
 func newHistory(role Role, seed uint64) *history {
-	h := &history{random: rand.New(rand.NewPCG(seed, uint64(role))), role: role, now: time.Unix(100_000, 0)} //nolint:gosec // reproducible
+	random := rand.New(rand.NewPCG(seed, uint64(role))) //nolint:gosec // reproducible
+	h := &history{random: random, role: role, now: time.Unix(100_000, 0)}
 	h.ends = h.now.Add(faultTime)
 	if role == Shard { // as the planner creates it
 		h.write(Record{}.Released(h.now))
@@ -146,7 +147,8 @@ func (h *history) write(r Record) {
 }
 
 func (h *history) logf(format string, args ...any) {
-	fmt.Fprintf(&h.log, "%8s "+format+"\n", append([]any{h.now.Sub(h.ends.Add(-faultTime)).Round(time.Millisecond)}, args...)...)
+	at := h.now.Sub(h.ends.Add(-faultTime)).Round(time.Millisecond)
+	fmt.Fprintf(&h.log, "%8s "+format+"\n", append([]any{at}, args...)...)
 }
 
 // play returns a violation, or an empty string.

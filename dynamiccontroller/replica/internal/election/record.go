@@ -42,9 +42,9 @@ func (r Record) IsReleased() bool {
 	return r.Holder == "" && r.Duration == releasedDuration && r.Renewed.Equal(r.Acquired)
 }
 
-// blocks returns how long a record that is not released must be observed without a change before its holder cannot lead any more. The
-// holder can have been configured for a longer duration. The previous holder of an emptied Lease is expected to have
-// the configured duration.
+// blocks returns how long a record that is not released must be observed without a change before its holder cannot lead
+// any more. The holder can have been configured for a longer duration. The previous holder of an emptied Lease is
+// expected to have the configured duration.
 func (r Record) blocks(configured time.Duration) time.Duration {
 	if r.Holder == "" {
 		return configured

@@ -29,9 +29,9 @@
 //   - A missing standby is assigned at once if that does not make the rest of the fleet list again, and otherwise when
 //     the fleet has settled; see [Input].
 //
-// When the fleet has settled, Next balances it among the members that are not new. It swaps leaders and standbys, which costs no lists. It moves copies
-// from the fullest members to the emptiest, and moves copies apart that are on the same node. A member takes part in
-// at most two moves at a time, and a shard in one.
+// When the fleet has settled, Next balances it among the members that are not new. It swaps leaders and standbys, which
+// costs no lists. It moves copies from the fullest members to the emptiest, and moves copies apart that are on the same
+// node. A member takes part in at most two moves at a time, and a shard in one.
 //
 // # Limits
 //
