@@ -2,8 +2,11 @@ package replica
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
+	"github.com/dynamic-controller/engine/internal/protect"
 	"github.com/dynamic-controller/engine/internal/shards"
 )
 
@@ -12,11 +15,13 @@ import (
 //
 // A shard is moved for balance only if all its runnables have drained within two RetryPeriods. Otherwise, this replica
 // keeps leading the shard. The planner does not move it again for four LeaseDurations. A shutdown does not drain.
+//
+// Both methods must not call methods of the Replica.
 type ShardDrainer interface {
 	// DrainShard prevents further work for the shard, and waits until the running work has returned. It returns an error
-	// if ctx is cancelled first. It must not call methods of the Replica.
+	// if ctx is cancelled first. Each call is followed by one of ResumeShard, also after a move.
 	DrainShard(ctx context.Context, index, count int) error
-	// ResumeShard allows work again after DrainShard has returned. It must not block.
+	// ResumeShard allows work for the shard again. It must not block.
 	ResumeShard(index, count int)
 }
 
@@ -29,40 +34,61 @@ const (
 
 // drain prepares the move of a shard that this replica leads.
 type drain struct {
-	cancel   context.CancelFunc
-	resume   func()
-	returned chan struct{}
-	err      error // once returned is closed; nil if nothing is running
+	of        shards.Shard
+	drainers  []namedRunnable
+	cancel    context.CancelFunc
+	cancelled bool // the shard is not to be moved any more
+	returned  chan struct{}
+	err       error // once returned is closed; nil if nothing is running
 }
 
-// startDrain drains runnables. It calls ended when they have drained, or when limit is over. In the latter case, the
-// runnables have been resumed.
-func startDrain(of shards.Shard, runnables []namedRunnable, limit time.Duration, ended func()) *drain {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	d := &drain{cancel: cancel, returned: make(chan struct{})}
-	d.resume = func() {
-		for _, n := range runnables {
-			if drainer, ok := n.runnable.(ShardDrainer); ok {
-				drainer.ResumeShard(of.Index, of.Count)
-			}
+var errNotDrained = errors.New("a runnable called runtime.Goexit while it drained")
+
+// startDrain drains those of the runnables that are ShardDrainers. It calls ended when they have drained, when the limit
+// is over, or when ctx is cancelled. In the latter cases, the runnables have been resumed.
+func startDrain(
+	ctx context.Context, of shards.Shard, runnables []namedRunnable, limit time.Duration, ended func(),
+) *drain {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	d := &drain{of: of, cancel: cancel, returned: make(chan struct{}), err: errNotDrained}
+	for _, n := range runnables {
+		if _, ok := n.runnable.(ShardDrainer); ok {
+			d.drainers = append(d.drainers, n)
 		}
 	}
 	go func() {
 		defer ended()
 		defer close(d.returned)
 		defer cancel()
-		for _, n := range runnables {
-			drainer, ok := n.runnable.(ShardDrainer)
-			if !ok {
-				continue
-			}
-			if d.err = drainer.DrainShard(ctx, of.Index, of.Count); d.err != nil {
+		defer func() {
+			if d.err != nil {
 				d.resume()
-				return
 			}
-		}
+		}()
+		d.err = d.run(ctx)
 	}()
 	return d
+}
+
+func (d *drain) run(ctx context.Context) error {
+	for _, n := range d.drainers {
+		var err error
+		panicked := protect.Call(func() { err = n.runnable.(ShardDrainer).DrainShard(ctx, d.of.Index, d.of.Count) })
+		switch {
+		case panicked != nil:
+			return fmt.Errorf("runnable %q: DrainShard: %w", n.name, panicked)
+		case err != nil:
+			return fmt.Errorf("runnable %q: %w", n.name, err)
+		}
+	}
+	return nil
+}
+
+// resume resumes all runnables, also those that have not been drained.
+func (d *drain) resume() {
+	for _, n := range d.drainers {
+		_ = protect.Call(func() { n.runnable.(ShardDrainer).ResumeShard(d.of.Index, d.of.Count) })
+	}
 }
 
 func (d *drain) hasReturned() bool {
@@ -75,17 +101,20 @@ func (d *drain) hasReturned() bool {
 }
 
 // canMove reports whether the shard can be moved now. It drains the shard first.
-func (s *shard) canMove(of shards.Shard, o Options, runnables []namedRunnable, ended func()) bool {
+func (s *shard) canMove(ctx context.Context, of shards.Shard, o Options, runnables []namedRunnable, ended func()) bool {
 	switch {
 	case s.isKept():
 		return false
 	case s.drain == nil:
-		s.drain = startDrain(of, runnables, drainPeriods*o.RetryPeriod, ended)
+		s.drain = startDrain(ctx, of, runnables, drainPeriods*o.RetryPeriod, ended)
 		return false
 	case !s.drain.hasReturned():
 		return false
 	case s.drain.err == nil:
 		return true
+	case s.drain.cancelled:
+		s.drain = nil
+		return false
 	}
 	s.leadership.log.Info("Shard not moved, it is kept for some time", keyAfter, (keepPeriods * o.LeaseDuration).String(),
 		keyCause, s.drain.err.Error())
@@ -96,13 +125,15 @@ func (s *shard) canMove(of shards.Shard, o Options, runnables []namedRunnable, e
 // isKept reports whether the shard must not be moved, because it could not be drained.
 func (s *shard) isKept() bool { return time.Now().Before(s.keptUntil) }
 
-// endDrain is called if the shard is not to be moved any more.
+// endDrain is called if the shard has been moved, or is not to be moved any more. It must be called until it has set
+// drain to nil: a drain that has not returned resumes the runnables itself.
 func (s *shard) endDrain() {
 	if s.drain == nil {
 		return
 	}
+	s.drain.cancelled = true
 	if s.drain.cancel(); !s.drain.hasReturned() {
-		return // it resumes the runnables itself
+		return
 	}
 	if s.drain.err == nil {
 		s.drain.resume()

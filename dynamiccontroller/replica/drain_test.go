@@ -92,7 +92,7 @@ func TestFleet_ShardIsMovedOnlyIfItsWorkReturns(t *testing.T) {
 			t.Errorf("b leads %v, want the shards that have drained", led)
 		}
 		for _, i := range []int{6, 7} {
-			if events := d.of(i); !slices.Equal(events, []string{"drain", "end"}) {
+			if events := d.of(i); !slices.Equal(events, []string{"drain", "end", "resume"}) {
 				t.Errorf("shard %d: %v", i, events)
 			}
 		}
@@ -128,7 +128,7 @@ func TestShard_ContinuesIfItIsNotMoved(t *testing.T) {
 				o := testOptions()
 				runnables := []namedRunnable{{"drainer", d}, {"other", &worker{}}}
 				ended := make(chan struct{}, 1)
-				if s.canMove(shards.Shard{Index: 0, Count: 8}, o, runnables, func() { ended <- struct{}{} }) {
+				if s.canMove(t.Context(), shards.Shard{Index: 0, Count: 8}, o, runnables, func() { ended <- struct{}{} }) {
 					t.Error("the shard is moved before it has drained")
 				}
 				synctest.Wait()
@@ -137,7 +137,7 @@ func TestShard_ContinuesIfItIsNotMoved(t *testing.T) {
 					synctest.Wait()
 				}
 				<-ended
-				if !hangs && !s.canMove(shards.Shard{Index: 0, Count: 8}, o, runnables, func() {}) {
+				if !hangs && !s.canMove(t.Context(), shards.Shard{Index: 0, Count: 8}, o, runnables, func() {}) {
 					t.Error("the shard is not moved although it has drained")
 				}
 				s.endDrain()

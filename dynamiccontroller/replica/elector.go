@@ -27,9 +27,9 @@ type elector struct {
 	connections *connections             // to the API server
 	begin       func(sent instant) *term // called when a term begins; set for each campaign
 	onNewLeader func(identity string)    // reports a new leader, does not block
-	// confirm returns an error if this replica must not lead although it has acquired the lease. expected returns the
-	// replica that is expected to acquire the lease when it is released, or an empty string. Both are nil unless the lease
-	// is that of a shard.
+	// confirm returns an error if this replica must not lead although it has acquired the lease. It is nil unless the lease
+	// is that of a shard. expected returns the replica that is expected to acquire the lease when it is released, or an
+	// empty string. It is nil without shards.
 	confirm  func(ctx context.Context) error
 	expected func() string
 
@@ -75,18 +75,22 @@ func (e *elector) leave(ctx context.Context) (verb string, err error) {
 		e.machine.Lost()
 	}
 	e.machine.Leave(e.clock.now())
-	return e.perform(ctx)
+	verb, err = e.perform(ctx)
+	if err == nil && e.machine.State() != election.Over {
+		err = context.Cause(ctx)
+	}
+	return verb, err
 }
 
 // perform performs operations until the machine stops, the term is over or ctx is cancelled. It returns the verb and
 // the error of the last request.
 func (e *elector) perform(ctx context.Context) (verb string, err error) {
-	for {
+	for ctx.Err() == nil || e.machine.Pending() {
 		if e.expected != nil {
 			e.machine.Expect(e.expected())
 		}
 		op := e.machine.Next(e.clock.now())
-		if op.Kind == election.Stop || op.Kind.Blocks() && ctx.Err() != nil {
+		if op.Kind == election.Stop {
 			return verb, err
 		}
 		switch op.Kind {
@@ -112,6 +116,7 @@ func (e *elector) perform(ctx context.Context) (verb string, err error) {
 			e.report(op.Leader)
 		}
 	}
+	return verb, err
 }
 
 // isTermOver reports whether the lease must not be renewed any more.
@@ -153,9 +158,7 @@ func (e *elector) request(ctx context.Context, op election.Operation) (verb stri
 		verb, err = verbUpdate, e.lease.Update(requestCtx, toLease(op.Record))
 	}
 	e.recordRequest(ctx, verb, err)
-	if isTimeout(err) {
-		e.connections.closeHung(answer.Sent.Mono)
-	}
+	e.closeHung(answer.Sent.Mono, err)
 	if e.machine.State() == election.Releasing && err == nil && op.Kind == election.Read &&
 		answer.Record.Holder != e.lease.Identity() {
 		e.log.Info("Lease not released because this replica does not hold it", keyLeader, answer.Record.Holder)
@@ -180,11 +183,21 @@ func (e *elector) recordRequest(ctx context.Context, verb string, err error) {
 func (e *elector) confirmation(ctx context.Context) election.Answer {
 	ctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
+	sent := time.Now()
 	if err := e.confirm(ctx); err != nil {
-		e.log.V(1).Info("Lease acquired and released", keyCause, err.Error())
+		e.closeHung(sent, err)
+		e.log.V(1).Info("Lease acquired, but this replica must not lead", keyCause, err.Error())
 		return election.Answer{Outcome: election.Refused}
 	}
 	return election.Answer{}
+}
+
+// closeHung closes the connections if a request has timed out. If the deadline of a renewal has cancelled the request
+// soon after it was sent, this does not count.
+func (e *elector) closeHung(sent time.Time, err error) {
+	if isTimeout(err) && time.Since(sent) >= e.timeout/2 {
+		e.connections.closeHung(sent)
+	}
 }
 
 // report records the identity of the leader. An empty identity means that no replica leads.

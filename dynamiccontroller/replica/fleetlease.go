@@ -135,18 +135,19 @@ func (l *fleetLease) observeRenewal(raw string, seconds int, sent instant) {
 	l.lastRaw, l.lastSent = raw, sent
 }
 
-// Create creates the lease with this member as the leader.
+// Create creates the lease with this member as the leader. The previous holder of a lease that was deleted can still be
+// leading, so that no shard is led before the first renewal.
 func (l *fleetLease) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return l.write(ctx, record, l.Interface.Create)
+	return l.write(ctx, record, l.Interface.Create, false)
 }
 
 // Update acquires, renews or releases the lease.
 func (l *fleetLease) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return l.write(ctx, record, l.Interface.Update)
+	return l.write(ctx, record, l.Interface.Update, true)
 }
 
 func (l *fleetLease) write(ctx context.Context, record resourcelock.LeaderElectionRecord,
-	send func(context.Context, resourcelock.LeaderElectionRecord) error) error {
+	send func(context.Context, resourcelock.LeaderElectionRecord) error, renews bool) error {
 	l.mu.Lock()
 	h := fleet.Holder{Shards: l.options.Shards, Changing: l.changing, Leader: record.HolderIdentity}
 	if l.layout.state >= layoutChanging {
@@ -176,7 +177,9 @@ func (l *fleetLease) write(ctx context.Context, record resourcelock.LeaderElecti
 		l.mu.Unlock()
 	}
 	l.observe(record.HolderIdentity)
-	l.keep.renew(sent, record.LeaseDurationSeconds)
+	if renews {
+		l.keep.renew(sent, record.LeaseDurationSeconds)
+	}
 	l.lastRaw = "" // the next response is not compared with an older one
 	return nil
 }

@@ -42,6 +42,7 @@ type fleetMember struct {
 	synced     atomic.Pointer[[]int]     // the shards that have synced, as of the last step
 	readiness  readiness
 	heartbeat  heartbeat
+	resigned   time.Time // when this member last resigned as the leader of the fleet
 
 	// mu guards the fields below, including those of the shards. It is held while runnables are started, but never while
 	// one runs. Only run changes shards, so run can read them without the lock.
@@ -135,9 +136,6 @@ func (m *fleetMember) lead(ctx context.Context) error {
 		stepDown := make(chan struct{})
 		m.planner.setStepDown(sync.OnceFunc(func() { close(stepDown) }))
 		m.leadership.stepDown = stepDown
-		if !m.awaitHeartbeat(ctx) {
-			return nil
-		}
 		err := m.leadership.run(ctx)
 		if err != nil || !m.leadership.isSteppingDown() || ctx.Err() != nil {
 			return err
@@ -146,16 +144,15 @@ func (m *fleetMember) lead(ctx context.Context) error {
 	}
 }
 
-// awaitHeartbeat waits until the member observes changes of the Leases. It returns false if ctx is cancelled first.
-func (m *fleetMember) awaitHeartbeat(ctx context.Context) bool {
-	for m.heartbeat.stale.Load() {
-		select {
-		case <-time.After(m.options.RetryPeriod):
-		case <-ctx.Done():
-			return false
-		}
+// resignIfStale ends the term of the fleet's leader if it observes nothing. If no other member acquires the Lease, this
+// one leads again, and does not resign for some time.
+func (m *fleetMember) resignIfStale() {
+	if !m.heartbeat.stale.Load() || !m.isLeader() || time.Since(m.resigned) < keepFactor*m.options.LeaseDuration {
+		return
 	}
-	return true
+	m.resigned = time.Now()
+	m.log.Info("Stepping down as the leader of the fleet", keyCause, errStale.Error())
+	m.planner.resign()
 }
 
 // follow follows the plan until ctx is cancelled, or a runnable or the leadership of the fleet ends Run. It reports
@@ -182,10 +179,8 @@ func (m *fleetMember) follow(ctx context.Context, led <-chan error) (ended bool,
 func (m *fleetMember) step(ctx context.Context) {
 	snapshot := m.view.Snapshot()
 	layout := m.lease.currentLayout()
-	if m.heartbeat.check(m.options, m.view, m.self.renewedAt()) && m.isLeader() {
-		m.log.Info("Stepping down as the leader of the fleet", keyCause, errStale.Error())
-		m.planner.resign()
-	}
+	m.heartbeat.check(m.options, m.view, m.self.renewedAt())
+	m.resignIfStale()
 	m.perform(ctx, snapshot, layout)
 	synced := m.findSynced()
 	m.synced.Store(&synced)
@@ -313,14 +308,14 @@ func (m *fleetMember) stepShardLocked(ctx context.Context, s *shard, o order) {
 	case s.warmth != nil && !warm && !s.warmth.stopping:
 		s.warmth.stop(errCooledDown)
 	}
-	if !o.move && s.campaign != nil && !s.campaign.stopping {
+	if s.campaign == nil || !o.move && !s.campaign.stopping {
 		s.endDrain()
 	}
 	switch warm := s.warmth != nil && !s.warmth.stopping; {
-	case s.campaign == nil && o.campaign && warm:
+	case s.campaign == nil && o.campaign && warm && s.drain == nil:
 		s.startCampaign(ctx, m.shard(s), m.notify)
 	case s.campaign == nil || o.campaign || s.campaign.stopping:
-	case o.move && !s.canMove(m.shard(s), m.options, m.registered, m.notify): // keep leading
+	case o.move && !s.canMove(ctx, m.shard(s), m.options, m.registered, m.notify): // keep leading
 	default:
 		s.campaign.stopping = true
 		s.campaign.stop()
@@ -336,7 +331,7 @@ func (m *fleetMember) collectLocked() {
 		if c := s.campaign; c != nil {
 			select {
 			case <-c.done:
-				s.campaign, s.drain = nil, nil
+				s.campaign = nil
 				m.fail(c.err)
 			default:
 			}
@@ -452,6 +447,16 @@ func (m *fleetMember) stopWarming() error {
 	}
 	remaining, _ := m.shutdown.remaining()
 	deadline := time.After(remaining)
+	for _, s := range m.shards {
+		if s.drain != nil { // its context is cancelled
+			select {
+			case <-s.drain.returned:
+				s.endDrain()
+			case <-deadline:
+				return errors.Join(result, fmt.Errorf("the drain of shard %d has not returned in time", s.index))
+			}
+		}
+	}
 	for _, s := range m.shards {
 		if s.warmth == nil {
 			continue

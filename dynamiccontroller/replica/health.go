@@ -58,8 +58,8 @@ func (r *Replica) Alive() error {
 //
 //   - running: Run has not been called or has started to stop the per-replica runnables.
 //   - sync: HasSynced of a per-replica runnable returns false. With shards, it also fails until the shards that this
-//     replica should lead or keep warm have synced for the first time. If nobody plans which ones these are, for
-//     example because replicas without shards lead, it does not wait for longer than four LeaseDurations.
+//     replica should lead or keep warm have synced for the first time. For up to four LeaseDurations, it also waits
+//     until it is planned which ones these are, and until the other replicas have synced their shards.
 func (r *Replica) Ready() error {
 	r.mu.Lock()
 	registered, state := r.registered, r.runState

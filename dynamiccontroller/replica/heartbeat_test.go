@@ -84,6 +84,11 @@ func TestFleet_LeaderThatObservesNothingStepsDown(t *testing.T) {
 			t.Errorf("logged %d times", n)
 		}
 		eventually(t, 5*testLeaseDuration, func() bool { return runs.count() == 8 })
+		// It keeps its shards: it still observes that the Lease of the fleet is renewed.
+		time.Sleep(2 * keepFactor * testLeaseDuration)
+		if led := runs.shardsOf(leader.name); len(led) == 0 || leader.log.count("Lease lost") > 0 {
+			t.Errorf("the member leads %v; log:\n%s", led, leader.log)
+		}
 		// It can lead again when it observes changes.
 		leader.client.before.Store(nil)
 		leader.client.deaf.Store(false)
@@ -92,6 +97,32 @@ func TestFleet_LeaderThatObservesNothingStepsDown(t *testing.T) {
 			t.Error("the member still observes nothing")
 		}
 		runs.check(t)
+	})
+}
+
+// There is nobody else to lead the fleet.
+func TestFleet_OnlyMemberContinuesAlthoughItObservesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, runs := newFakeLeases(), newShardRuns()
+		r := startFleet(t, s, runs, "a")[0]
+		eventually(t, maxFleetStart, func() bool { return runs.count() == 8 })
+		before := func(_ context.Context, verb, _ string) error {
+			if verb == "list" || verb == "watch" {
+				return errDown
+			}
+			return nil
+		}
+		r.client.before.Store(&before)
+		r.client.deaf.Store(true)
+		n := len(runs.runs)
+		time.Sleep(5 * time.Minute)
+		if led := runs.count(); led != 8 || len(runs.runs) != n {
+			t.Errorf("%d shards are led, after %d interruptions", led, len(runs.runs)-n)
+		}
+		if n, most := r.log.count("Stepping down"), int(5*time.Minute/(keepFactor*testLeaseDuration))+1; n == 0 || n > most {
+			t.Errorf("the member has stepped down %d times, want at most %d", n, most)
+		}
+		eventually(t, 2*testLeaseDuration, func() bool { return r.Status().Leading })
 	})
 }
 
@@ -116,8 +147,17 @@ func TestH6_OrphanedShardIsLedWithoutAPlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, runs := newFakeLeases(), newShardRuns()
 		_, rigs, crash := startWithOrphans(t, s, runs)
+		before := func(_ context.Context, verb, name string) error {
+			if name == fleet.PlanLease("test") {
+				return errDown
+			}
+			if name == "test" && verb == verbGet {
+				time.Sleep(50 * time.Millisecond) // the member observes its acquisition before it may lead
+			}
+			return nil
+		}
 		for _, r := range rigs {
-			r.failFor(func(name string) bool { return name == fleet.PlanLease("test") })
+			r.client.before.Store(&before)
 		}
 		crash()
 		took := eventually(t, (orphanPeriods+4)*testLeaseDuration, func() bool { return runs.count() == 8 })

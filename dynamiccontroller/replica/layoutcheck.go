@@ -28,7 +28,7 @@ func (m *fleetMember) layoutCheck(shards int) layoutCheck {
 func (c layoutCheck) verify(ctx context.Context) error {
 	holder, err := c.holder(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: read the fleet's lease: %s", errNotNow, err.Error()) // not an error of the shard's Lease
+		return fmt.Errorf("%w: read the fleet's lease: %w", errNotNow, err)
 	}
 	if h, ok := fleet.ParseHolder(holder); !ok || h.Changing || h.Shards != c.shards {
 		return fmt.Errorf("%w: the fleet's lease is held by %q", errNotNow, holder)

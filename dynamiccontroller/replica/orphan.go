@@ -43,12 +43,18 @@ func successor(view *fleet.Snapshot, index, layout int) (identity string) {
 // adopts reports whether this member leads the shard although the plan does not say so, because the shard has been
 // orphaned for too long. Advice must not cost more than time.
 func (s *shard) adopts(o Options, a plan.Assignment, view *fleet.Snapshot, layout int) bool {
+	holder := view.Holders[s.index]
+	mine := holder == o.Identity // this member has acquired the Lease without a plan, and may have lost it
+	if mine {
+		holder = ""
+	}
 	switch {
-	case !isOrphaned(a, view.Holders[s.index], view):
+	case !isOrphaned(a, holder, view):
 		s.orphaned = time.Time{}
 		return false
 	case s.orphaned.IsZero():
 		s.orphaned = time.Now()
 	}
-	return time.Since(s.orphaned) >= orphanPeriods*o.LeaseDuration && successor(view, s.index, layout) == o.Identity
+	return time.Since(s.orphaned) >= orphanPeriods*o.LeaseDuration &&
+		(mine || successor(view, s.index, layout) == o.Identity)
 }

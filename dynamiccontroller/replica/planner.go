@@ -27,6 +27,8 @@ type planner struct {
 	// refused contains the versions of the Leases of members that were not deleted because they have changed. It is used
 	// only by Run.
 	refused map[string]string
+	// removed determines which shards of an earlier layout are not led. It is used only by Run.
+	removed freeShards
 	// vacant contains the times since which shards have had no standby. It is used only by Run.
 	vacant map[int]time.Time
 
@@ -54,6 +56,7 @@ func (p *planner) resign() {
 // fleet's Lease is renewed until then.
 func (p *planner) Run(ctx context.Context) error {
 	defer p.member.lease.cancelChange()
+	p.vacant, p.removed = nil, freeShards{planner: p, seen: map[int]seenLease{}}
 	p.run(ctx)
 	select {
 	case <-p.member.ending:
@@ -72,7 +75,8 @@ func (p *planner) run(ctx context.Context) {
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		snapshot := p.member.view.Snapshot()
-		count := p.member.lease.currentLayout().shards
+		layout := p.member.lease.currentLayout()
+		count := layout.shards
 		if wanted := wantedShards(snapshot, p.member.options.Identity); wanted != 0 && wanted != count {
 			p.member.log.Info("Changing the number of shards", keyShards, wanted)
 			if _, err := p.removeLayout(ctx); err == nil {
@@ -82,7 +86,10 @@ func (p *planner) run(ctx context.Context) {
 			return
 		}
 		p.plan(ctx, snapshot, count)
-		p.removeHolders(ctx, snapshot, count)
+		p.removeMembers(ctx, snapshot)
+		if layout.state == layoutFixed {
+			p.releaseShards(ctx, snapshot, count)
+		}
 		select {
 		case <-ctx.Done():
 		case <-p.wake:
@@ -235,14 +242,8 @@ func (p *planner) publish(ctx context.Context, text string) error {
 	return nil
 }
 
-// removeHolders releases the Leases of shards of an earlier layout, and deletes those of members that are gone. If the
-// view is outdated, the API server rejects both.
-func (p *planner) removeHolders(ctx context.Context, view *fleet.Snapshot, count int) {
-	for index, holder := range view.Holders {
-		if index >= count && holder != "" {
-			p.releaseShard(ctx, index)
-		}
-	}
+// removeMembers deletes the Leases of members that are gone. If the view is outdated, the API server rejects this.
+func (p *planner) removeMembers(ctx context.Context, view *fleet.Snapshot) {
 	for name, version := range view.Gone {
 		if p.refused[name] == version {
 			continue // the view has not changed since then
@@ -259,19 +260,27 @@ func (p *planner) removeHolders(ctx context.Context, view *fleet.Snapshot, count
 // announcePeriod is the interval at which the announcement of a change is sent until it has succeeded.
 const announcePeriod = 100 * time.Millisecond
 
-// releaseShard releases the Lease of a shard of an earlier layout, which has expired. It is not deleted: the policy of
-// package serverfence compares it with late writes.
+// releaseShards releases the Leases of shards of an earlier layout when they have expired. They are not deleted: the
+// policy of package serverfence compares them with late writes.
+func (p *planner) releaseShards(ctx context.Context, view *fleet.Snapshot, count int) {
+	for index, holder := range view.Holders {
+		if index >= count && holder != "" {
+			p.releaseShard(ctx, index)
+		}
+	}
+}
+
 func (p *planner) releaseShard(ctx context.Context, index int) {
 	name := fleet.ShardLease(p.member.options.LeaseName, index)
 	lease, err := p.client.Get(ctx, name, metav1.GetOptions{})
-	if err == nil {
+	if err == nil && p.removed.isFree(index, lease) {
 		lease = lease.DeepCopy()
 		delete(lease.Annotations, lastWritesAnnotation)
 		record := releasedRecord(int(ptr.Deref(lease.Spec.LeaseTransitions, 0)))
 		lease.Spec = resourcelock.LeaderElectionRecordToLeaseSpec(&record)
 		_, err = p.client.Update(ctx, lease, metav1.UpdateOptions{})
 	}
-	if err != nil && ctx.Err() == nil { // retried with the next plan
+	if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil { // retried with the next plan
 		p.member.log.V(1).Info("Lease of a shard not released", keyLease, name, keyError, err.Error())
 	}
 }
@@ -324,7 +333,14 @@ func (f *freeShards) check(ctx context.Context, index int) bool {
 		lease = &coordinationv1.Lease{}
 	case err != nil:
 		return false
-	case isReleased(resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)):
+	}
+	return f.isFree(index, lease)
+}
+
+// isFree is check for a Lease that was read.
+func (f *freeShards) isFree(index int, lease *coordinationv1.Lease) bool {
+	o := f.planner.member.options
+	if isReleased(resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)) {
 		return true
 	}
 	duration := max(o.LeaseDuration, time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0))*time.Second)
@@ -366,7 +382,7 @@ func (p *planner) awaitTurn(ctx context.Context) {
 	for ctx.Err() == nil && !m.isLeader() && m.lease.currentLayout().state == layoutFixed && p.othersLeave() {
 		m.leadership.elector.wake()
 		select {
-		case <-time.After(announcePeriod):
+		case <-time.After(max(announcePeriod, m.options.RetryPeriod/4)):
 		case <-ctx.Done():
 		}
 	}
@@ -375,7 +391,8 @@ func (p *planner) awaitTurn(ctx context.Context) {
 // othersLeave reports whether all other members are gone or leaving.
 func (p *planner) othersLeave() bool {
 	view := p.member.view.Snapshot()
-	return view.Synced && !slices.ContainsFunc(view.Members, func(other fleet.Member) bool {
+	_, known := view.Member(p.member.options.Identity) // otherwise, the view is outdated
+	return view.Synced && known && !p.member.heartbeat.stale.Load() && !slices.ContainsFunc(view.Members, func(other fleet.Member) bool {
 		return other.Identity != p.member.options.Identity && !other.State.Leaving
 	})
 }

@@ -13,8 +13,9 @@ import (
 )
 
 // readiness is whether a member of a fleet has become ready. A member is ready once the shards that it should lead or
-// keep warm have synced. A rolling update then does not restart the next replica before this one can take over. A
-// member that has become ready remains ready: it is assigned other shards all the time.
+// keep warm have synced, and those of the other members. A rolling update then does not restart the next replica before
+// all shards have two copies that can lead. A member that has become ready remains ready: it is assigned other shards
+// all the time.
 type readiness struct {
 	ready  atomic.Bool
 	reason atomic.Pointer[string] // why the member is not ready, nil before the first step
@@ -62,11 +63,26 @@ func (r *readiness) observe(o Options, layout layout, view *fleet.Snapshot, plan
 		reason = "the fleet's lease " + layout.String()
 	case r.joined.IsZero():
 		reason = "this replica has not joined the fleet"
+	case hasColdCopies(planned, view):
+		reason = "shards of other replicas have not synced"
 	case view.Plan == "" || len(assigned) == 0 && now.Sub(r.joined) < plannedPeriods*o.RetryPeriod:
 		reason = "the shards of this replica have not been planned"
 	}
 	r.ready.Store(reason == "")
 	r.reason.Store(&reason)
+}
+
+// hasColdCopies reports whether a member that should lead a shard or stand by for it has not synced it. If the next
+// replica were restarted then, the shard could lose its only copy that has.
+func hasColdCopies(planned plan.Plan, view *fleet.Snapshot) bool {
+	for i, a := range planned {
+		for _, identity := range []string{a.Leader, a.Standby} {
+			if identity != "" && !isReady(view, identity, i, len(planned)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // assignedTo returns the shards that a member should lead or keep warm.

@@ -8,34 +8,45 @@ import (
 
 // A rolling update restarts the next replica when the last one is ready. Lists take longer than a restart.
 func TestReady_RollingUpdateWaitsForTheShardsOfTheNewReplica(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, runs := newFakeLeases(), newShardRuns()
-		old := startFleet(t, s, runs, "a b c")
-		eventually(t, time.Minute, isBalanced(runs, 8, "a", "b", "c"))
-		time.Sleep(time.Minute)
-		rigs := map[string]*fleetRig{"a": old[0], "b": old[1], "c": old[2]}
-		longest, since := time.Duration(0), time.Now()
-		observe := func() bool { // how long not all shards are reconciled
-			if runs.served(rigs) == 8 {
-				since = time.Now()
-			}
-			longest = max(longest, time.Since(since))
-			return false
+	for name, surge := range map[string]bool{"a replica is replaced": false, "a replica is added before another ends": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testRollingUpdate(t, surge) })
+		})
+	}
+}
+
+func testRollingUpdate(t *testing.T, surge bool) {
+	s, runs := newFakeLeases(), newShardRuns()
+	old := startFleet(t, s, runs, "a b c")
+	eventually(t, time.Minute, isBalanced(runs, 8, "a", "b", "c"))
+	time.Sleep(time.Minute)
+	rigs := map[string]*fleetRig{"a": old[0], "b": old[1], "c": old[2]}
+	longest, since := time.Duration(0), time.Now()
+	observe := func() bool { // how long not all shards are reconciled
+		if runs.served(rigs) == 8 {
+			since = time.Now()
 		}
-		for i, name := range []string{"d", "e", "f"} {
+		longest = max(longest, time.Since(since))
+		return false
+	}
+	for i, name := range []string{"d", "e", "f"} {
+		if !surge {
 			wantNoError(t, old[i].stop())
-			next := newFleetRig(t, s, runs, name)
-			next.warmUp.Store(int64(8 * time.Second))
-			rigs[name] = next.start()
-			took := eventually(t, time.Minute, func() bool { return observe() || next.Ready() == nil })
-			t.Logf("%s is ready after %s", name, took)
 		}
-		eventually(t, time.Minute, func() bool { return observe() || runs.served(rigs) == 8 })
-		if longest > 2*time.Second {
-			t.Errorf("a shard was not reconciled for %s", longest)
+		next := newFleetRig(t, s, runs, name)
+		next.warmUp.Store(int64(8 * time.Second))
+		rigs[name] = next.start()
+		took := eventually(t, time.Minute, func() bool { return observe() || next.Ready() == nil })
+		t.Logf("%s is ready after %s", name, took)
+		if surge {
+			wantNoError(t, old[i].stop())
 		}
-		runs.check(t)
-	})
+	}
+	eventually(t, time.Minute, func() bool { return observe() || runs.served(rigs) == 8 })
+	if longest > 2*time.Second {
+		t.Errorf("a shard was not reconciled for %s", longest)
+	}
+	runs.check(t)
 }
 
 // served returns the number of shards that a replica runs whose caches have synced.

@@ -102,6 +102,9 @@ func newReplica(cfg *rest.Config, opts Options, backend backend, clock clock) (*
 	r.leadership.elector = newElector(o, role, lease, clock)
 	r.leadership.elector.log, r.leadership.elector.connections = log, connections
 	r.leadership.elector.onNewLeader = r.leadership.onNewLeader
+	if r.member != nil {
+		r.leadership.elector.expected = r.member.heartbeat.expected
+	}
 	return r, nil
 }
 

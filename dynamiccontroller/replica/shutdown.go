@@ -9,8 +9,8 @@ import (
 // lease, and stopping the per-replica runnables. See Options.ShutdownTimeout.
 const minStepTimeout = time.Second
 
-// leaveReserve returns the time before the end of a shutdown at which all shards have ended. In this time, the leader of
-// the fleet can leave.
+// leaveReserve returns the time before the end of a shutdown at which all shards have ended. In this time, the leader
+// of the fleet can leave.
 func leaveReserve(timeout time.Duration) time.Duration { return min(timeout/10, time.Second) }
 
 // shutdown is the time budget for shutting down. All steps of a shutdown share one ShutdownTimeout.

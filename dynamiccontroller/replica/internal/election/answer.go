@@ -13,9 +13,9 @@ func (m *Machine) Answer(op Operation, a Answer, now Instant) {
 		m.observe(a.Record)
 		m.answerRead(a.Record, now)
 	case op.Kind == Read && a.Outcome == Missing:
-		m.answerMissing()
+		m.answerMissing(now)
 	case a.Outcome == Succeeded:
-		m.existed, m.mayHold = true, false
+		m.existed, m.mayHold, m.inFlight = true, false, false
 		m.last = op.Record
 		m.answerWrite(op, a, now)
 	default:
@@ -33,13 +33,13 @@ func (m *Machine) observe(r Record) {
 // answerRead continues after the Lease was read.
 func (m *Machine) answerRead(r Record, now Instant) {
 	changed := !m.last.equal(r) || m.unchanged.IsZero()
+	before := m.last
 	m.last = r
 	ours := r.Holder == m.config.Identity
 	switch m.state {
 	case Releasing:
-		m.step = write
-		if !ours {
-			m.state, m.mayHold = Over, false
+		if m.step = write; !ours {
+			m.notHeld(now, before.equal(r))
 		}
 		return
 	case Leading:
@@ -73,11 +73,21 @@ func (m *Machine) answerRead(r Record, now Instant) {
 	}
 }
 
+// notHeld is called if the Lease that is to be released does not name this replica. If the Lease has not changed since
+// a write was sent whose outcome is unknown, that write may take effect now. The Lease is then read once more.
+func (m *Machine) notHeld(now Instant, unchanged bool) {
+	if m.inFlight && unchanged {
+		m.inFlight, m.step, m.due = false, read, now.Mono.Add(m.config.RetryPeriod/2)
+		return
+	}
+	m.state, m.mayHold, m.inFlight = Over, false, false
+}
+
 // answerMissing continues after a read that has found no Lease.
-func (m *Machine) answerMissing() {
+func (m *Machine) answerMissing(now Instant) {
 	switch m.state {
 	case Releasing:
-		m.state, m.mayHold = Over, false
+		m.notHeld(now, true)
 	case Leading:
 		m.report("")
 		m.lose("somebody deleted it")
@@ -158,7 +168,7 @@ func (m *Machine) answerFailure(op Operation, a Answer, now Instant) {
 		m.state, m.mayHold, m.due = Candidate, true, m.nextAttempt(now)
 	default:
 		if op.Kind != Read && a.Outcome == Unknown {
-			m.mayHold = true
+			m.mayHold, m.inFlight = true, true
 		}
 		m.due = m.nextAttempt(now)
 	}

@@ -20,11 +20,11 @@
 //	Candidate ───────────────────────────────────────────▶ Leading ──────▶ Over
 //	  │   ▲  ▲                   │                            │    loss      ▲
 //	  │   │  └─── Returning ◀────┘ refused                    │ Leave        │
-//	  │   │       (releases it)                               ▼              │
-//	  │   └─ another holder ─┐                             Releasing ────────┘
-//	  └─ it is missing,      │                                               released, lost, or
-//	     and has existed ──▶ Claiming ──▶ Leading                            left to expire
-//	        create it         (waits until its previous holder cannot lead)
+//	  │   │       (releases it)                               ▼              │ released, or
+//	  │   └─ its previous holder ─┐                        Releasing ────────┘ left to expire
+//	  │      cannot lead any more │
+//	  └─ it is missing, and has ─▶ Claiming
+//	     existed: create it        (holds the Lease)
 //
 // A campaign is the time from [New], or from [Machine.Campaign], until the state is Over. [Machine.Leave] ends it in
 // every state.
@@ -43,8 +43,8 @@
 //     creator does not lead before it has held the new Lease for d. The previous holder cannot have written since then.
 //  5. A replica releases the Lease only when it does not lead any more, and only if the Lease names it. A record can be
 //     recognized as released; a Lease that is held never looks like one.
-//  6. A write without a response may have taken effect. The replica does not lead by it. When it leaves, it releases a
-//     Lease that such a write may have acquired.
+//  6. A write without a response may have taken effect, or may do so later. The replica does not lead by it. When it
+//     leaves, it reads the Lease, up to twice, and releases it if such a write has acquired it.
 //
 // Other electors with the same rules for records, such as that of client-go, can take part. Their terms are as safe as
 // they are among themselves. RetryPeriod should then be at least a second, because client-go does not notice a renewal

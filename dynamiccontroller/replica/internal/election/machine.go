@@ -44,7 +44,8 @@ type Machine struct {
 
 	// What is known about the Lease.
 	existed    bool          // a response has shown that the Lease existed
-	mayHold    bool          // a write with an unknown outcome may have acquired the Lease
+	mayHold    bool          // the Lease may name this replica, although no term is current; Leave releases it then
+	inFlight   bool          // a write with an unknown outcome may still acquire the Lease
 	last       Record        // the record that was read or written last
 	holder     string        // the last holder that was observed
 	holderFor  time.Duration // the duration in the record of holder
@@ -96,7 +97,7 @@ func (m *Machine) State() State { return m.state }
 // observed for its full duration again.
 func (m *Machine) Campaign() {
 	next := New(m.config)
-	next.existed, next.mayHold, next.leader = m.existed, m.mayHold, m.leader
+	next.existed, next.mayHold, next.inFlight, next.leader = m.existed, m.mayHold, m.inFlight, m.leader
 	next.holder, next.holderFor, next.releasedAt = m.holder, m.holderFor, m.releasedAt
 	next.attempt, next.expected = m.attempt, m.expected
 	if m.claims {
@@ -139,7 +140,13 @@ func (m *Machine) Leave(now Instant) {
 	}
 }
 
-func (m *Machine) startRelease(now Instant) { m.state, m.step, m.due = Releasing, read, now.Mono }
+// startRelease begins to release the Lease. Until that has succeeded, this replica may hold it.
+func (m *Machine) startRelease(now Instant) {
+	m.state, m.step, m.due, m.mayHold = Releasing, read, now.Mono, true
+}
+
+// Pending reports whether Next returns something that has happened already, and that takes no time.
+func (m *Machine) Pending() bool { return len(m.pending) > 0 }
 
 // Next returns what is to be done at the given time. If it is a request or Confirm, it must be answered.
 func (m *Machine) Next(now Instant) Operation {
@@ -173,6 +180,7 @@ func (m *Machine) Next(now Instant) Operation {
 	case m.state == Leading:
 		return m.renew(now)
 	case m.step == read:
+		m.attempt = now.Mono
 		return Operation{Kind: Read}
 	default:
 		return Operation{Kind: Update, Record: m.last.Released(now.Mono)}
@@ -220,7 +228,7 @@ func (m *Machine) decide(now Instant) (Operation, bool) {
 		return m.create(now), true
 	case ours && m.state == Claiming: // wait
 	case r.IsReleased() && m.yields(now): // wait
-	case ours, r.IsReleased(), m.attempt.Sub(m.unchanged) >= r.blocks(m.config.LeaseDuration):
+	case ours, r.IsReleased(), m.attempt.Sub(m.unchanged) >= r.blocks(m.config.LeaseDuration, m.former()):
 		return Operation{Kind: Update, Record: m.held(r, now)}, true
 	}
 	m.due = m.nextAttempt(now)
@@ -233,17 +241,22 @@ func (m *Machine) held(r Record, now Instant) Record {
 
 // create creates the Lease. If the Lease has existed before, the new Lease is only a claim, because the previous holder
 // may still be leading. It cannot have renewed the Lease since the deletion, so it stops leading within the duration of
-// its record. The claim is not renewed: another replica that acquires the Lease meanwhile has waited, too. A process
-// that has never seen the Lease leads at once, so that the first start is not delayed by a LeaseDuration.
+// its record. The claim is not renewed: another replica that acquires the Lease meanwhile has waited for the duration
+// in it, too. A process that has never seen the Lease leads at once, so that the first start is not delayed by a
+// LeaseDuration.
 func (m *Machine) create(now Instant) Operation {
 	if m.existed {
 		m.state, m.claims, m.claimedAt = Claiming, true, time.Time{}
-		m.claimFor = max(m.config.LeaseDuration, min(m.holderFor, m.config.MaxClaim))
+		m.claimFor = max(m.config.LeaseDuration, m.former())
 	}
 	first := m.held(Record{}, now)
 	first.Transitions = 0
+	first.Duration = max(first.Duration, m.claimFor)
 	return Operation{Kind: Create, Record: first}
 }
+
+// former returns the duration of the last holder that was observed, up to a limit.
+func (m *Machine) former() time.Duration { return min(m.holderFor, m.config.MaxClaim) }
 
 func (m *Machine) isClaimOver(now Instant) bool {
 	return !m.claimedAt.IsZero() && now.Mono.Sub(m.claimedAt) >= m.claimFor

@@ -36,8 +36,8 @@ func (k Kind) String() string {
 	}[k]
 }
 
-// Blocks reports whether the operation takes time: a wait, or one that must be answered. The others only report what has
-// happened.
+// Blocks reports whether the operation takes time: a wait, or one that must be answered. The others only report what
+// has happened.
 func (k Kind) Blocks() bool { return k <= Confirm }
 
 // Operation is what must be done next. Only the fields that its kind names are set.

@@ -43,13 +43,13 @@ func (r Record) IsReleased() bool {
 }
 
 // blocks returns how long a record that is not released must be observed without a change before its holder cannot lead
-// any more. The holder can have been configured for a longer duration. The previous holder of an emptied Lease is
-// expected to have the configured duration.
-func (r Record) blocks(configured time.Duration) time.Duration {
+// any more. The holder can have been configured for a longer duration. That of the previous holder of an emptied Lease
+// is in former.
+func (r Record) blocks(configured, former time.Duration) time.Duration {
 	if r.Holder == "" {
-		return configured
+		return max(configured, former)
 	}
-	return max(r.Duration, configured)
+	return max(configured, r.Duration)
 }
 
 // equal reports whether two records are those of the same write.
@@ -67,9 +67,9 @@ func (i Instant) Since(earlier Instant) time.Duration {
 	return max(i.Mono.Sub(earlier.Mono), i.Wall.Sub(earlier.Wall))
 }
 
-// skewDivisor sets how early a term ends: LeaseDuration / skewDivisor before other replicas can lead. The clock rates of
-// two machines can differ by one part in skewDivisor. NTP changes a clock's rate by at most 0.05%, so most of the time
-// is left for delays between checking the clocks and sending a write, such as scheduling and garbage collection.
+// skewDivisor sets how early a term ends: LeaseDuration / skewDivisor before other replicas can lead. The clock rates
+// of two machines can differ by one part in skewDivisor. NTP changes a clock's rate by at most 0.05%, so most of the
+// time is left for delays between checking the clocks and sending a write, such as scheduling and garbage collection.
 const skewDivisor = 10
 
 // Validity returns how long a confirmed write of the Lease is valid, counted from the time at which it was sent. During

@@ -28,6 +28,6 @@ type traits struct {
 
 var roles = [...]traits{
 	Single: {jitter: 1.2}, // as in client-go
-	Fleet:  {},
+	Fleet:  {yields: 8},
 	Shard:  {existed: true, confirms: true, yields: 2},
 }

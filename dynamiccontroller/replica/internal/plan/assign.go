@@ -52,7 +52,10 @@ func (s *state) followHolder(i int, c *copies) {
 	case c.leader:
 		c.from = none
 	case c.from:
-		if !s.isWarm(c.leader, i) || s.isKept(i, *c) {
+		switch kept := s.isKept(i, *c); {
+		case kept && s.isWarm(c.leader, i) && c.standby != c.holder && c.standby != none: // the new copy remains warm
+			c.warming, c.replaces, c.leader, c.from = c.leader, c.holder, c.holder, none
+		case kept || !s.isWarm(c.leader, i):
 			s.lead(c)
 		}
 	default:

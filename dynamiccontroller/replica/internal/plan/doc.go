@@ -36,10 +36,10 @@
 // # Limits
 //
 // A member keeps at most 1.1 times the mean number of copies, or the mean rounded up, if that is more. This has
-// precedence over different nodes for the copies of a shard. Repeated calls with the same members reach such a plan and
-// then change nothing: each move reduces the copies above the limit, then the shards with both copies on one node, then
-// the copies that members have too few, then the sum of the squares of the numbers of led shards, and increases none
-// that comes earlier in this list.
+// precedence over different nodes for the copies of a shard. If no member is new, or keeps a shard, repeated calls with
+// the same members reach such a plan and then change nothing: each move reduces the copies above the limit, then the
+// shards with both copies on one node, then the copies that members have too few, then the sum of the squares of the
+// numbers of led shards, and increases none that comes earlier in this list.
 //
 // All shards have the same weight.
 //

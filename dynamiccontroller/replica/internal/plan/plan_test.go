@@ -104,6 +104,10 @@ func TestNext_KeptShardsAreNotMoved(t *testing.T) {
 			members: members{kept(a, 0), b}, holders: []string{"a"}, settled: true,
 			previous: []string{"b a <a"}, want: []string{"a b"},
 		},
+		"the copy that was to lead remains warm": {
+			members: members{kept(a, 0), b, c}, holders: []string{"a"},
+			previous: []string{"c b <a"}, want: []string{"a b c>a"},
+		},
 		"only the holder can keep a shard": {
 			members: members{a, kept(b, 0)}, holders: []string{"a"}, settled: true,
 			previous: []string{"b a <a"}, want: []string{"b a <a"},
