@@ -44,8 +44,8 @@ type drain struct {
 
 var errNotDrained = errors.New("a runnable called runtime.Goexit while it drained")
 
-// startDrain drains those of the runnables that are ShardDrainers. It calls ended when they have drained, when the limit
-// is over, or when ctx is cancelled. In the latter cases, the runnables have been resumed.
+// startDrain drains those of the runnables that are ShardDrainers. It calls ended when they have drained, when the
+// limit is over, or when ctx is cancelled. In the latter cases, the runnables have been resumed.
 func startDrain(
 	ctx context.Context, of shards.Shard, runnables []namedRunnable, limit time.Duration, ended func(),
 ) *drain {

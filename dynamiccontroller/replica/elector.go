@@ -27,9 +27,9 @@ type elector struct {
 	connections *connections             // to the API server
 	begin       func(sent instant) *term // called when a term begins; set for each campaign
 	onNewLeader func(identity string)    // reports a new leader, does not block
-	// confirm returns an error if this replica must not lead although it has acquired the lease. It is nil unless the lease
-	// is that of a shard. expected returns the replica that is expected to acquire the lease when it is released, or an
-	// empty string. It is nil without shards.
+	// confirm returns an error if this replica must not lead although it has acquired the lease. It is nil unless the
+	// lease is that of a shard. expected returns the replica that is expected to acquire the lease when it is released, or
+	// an empty string. It is nil without shards.
 	confirm  func(ctx context.Context) error
 	expected func() string
 

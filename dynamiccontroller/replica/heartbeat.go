@@ -14,8 +14,8 @@ const heartbeatPeriods = 5
 
 // heartbeat checks that a member's watch of the Leases delivers changes. Each member renews a Lease of its own every
 // RetryPeriod, which the watch must show. If it does not, the Leases are listed. A leader of the fleet that observes
-// nothing for LeaseDuration steps down, because it would plan for members that no longer exist. It then leaves the Lease
-// to other members for a while; see [election.Machine.Expect].
+// nothing for LeaseDuration steps down, because it would plan for members that no longer exist. It then leaves the
+// Lease to other members for a while; see [election.Machine.Expect].
 type heartbeat struct {
 	stale atomic.Bool
 

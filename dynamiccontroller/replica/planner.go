@@ -392,7 +392,10 @@ func (p *planner) awaitTurn(ctx context.Context) {
 func (p *planner) othersLeave() bool {
 	view := p.member.view.Snapshot()
 	_, known := view.Member(p.member.options.Identity) // otherwise, the view is outdated
-	return view.Synced && known && !p.member.heartbeat.stale.Load() && !slices.ContainsFunc(view.Members, func(other fleet.Member) bool {
+	if !view.Synced || !known || p.member.heartbeat.stale.Load() {
+		return false
+	}
+	return !slices.ContainsFunc(view.Members, func(other fleet.Member) bool {
 		return other.Identity != p.member.options.Identity && !other.State.Leaving
 	})
 }

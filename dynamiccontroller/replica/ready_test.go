@@ -8,7 +8,7 @@ import (
 
 // A rolling update restarts the next replica when the last one is ready. Lists take longer than a restart.
 func TestReady_RollingUpdateWaitsForTheShardsOfTheNewReplica(t *testing.T) {
-	for name, surge := range map[string]bool{"a replica is replaced": false, "a replica is added before another ends": true} {
+	for name, surge := range map[string]bool{"one replica less": false, "one replica more": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { testRollingUpdate(t, surge) })
 		})
