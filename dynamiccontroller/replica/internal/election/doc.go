@@ -16,14 +16,14 @@
 // The states of a Machine:
 //
 //	            the Lease is free or has expired:
-//	            write it ──▶ [Confirming] ──▶ allowed
-//	Candidate ───────────────────────────────────────────▶ Leading ──────▶ Over
-//	  │   ▲  ▲                   │                            │    loss      ▲
-//	  │   │  └─── Returning ◀────┘ refused                    │ Leave        │
-//	  │   │       (releases it)                               ▼              │ released, or
-//	  │   └─ its previous holder ─┐                        Releasing ────────┘ left to expire
-//	  │      cannot lead any more │
-//	  └─ it is missing, and has ─▶ Claiming
+//	            write it --> [Confirming] --> allowed
+//	Candidate -------------------------------------------> Leading ------> Over
+//	  |   ^  ^                   |                            |    loss      ^
+//	  |   |  '--- Returning <----' refused                    | Leave        |
+//	  |   |       (releases it)                               v              | released, or
+//	  |   '- its previous holder -.                        Releasing --------' left to expire
+//	  |      cannot lead any more |
+//	  '- it is missing, and has --> Claiming
 //	     existed: create it        (holds the Lease)
 //
 // A campaign is the time from [New], or from [Machine.Campaign], until the state is Over. [Machine.Leave] ends it in

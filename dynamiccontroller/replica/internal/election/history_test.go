@@ -253,8 +253,8 @@ func (h *history) step(n *node) string {
 	return ""
 }
 
-// request sends a request. It takes effect at once, later or never, and the answer arrives or does not. The node is busy
-// until then.
+// request sends a request. It takes effect at once, later or never, and the answer arrives or does not. The node is
+// busy until then.
 func (h *history) request(n *node, op Operation) string {
 	n.requests = append(n.requests, h.now)
 	if len(n.requests) > 30 {
@@ -369,7 +369,8 @@ func (h *history) fault() {
 	}
 }
 
-// allHaveSeen reports whether all nodes have received a response with the Lease; see the limitations of package replica.
+// allHaveSeen reports whether all nodes have received a response with the Lease. See the limitations of package
+// replica.
 func (h *history) allHaveSeen() bool {
 	if h.role == Shard {
 		return true
