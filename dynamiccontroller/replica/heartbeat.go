@@ -30,7 +30,7 @@ var errStale = errors.New("no changes of the leases are observed")
 // anotherMember stands for any member but this one, as the expected leader of the fleet.
 const anotherMember = "(another member)"
 
-// expected returns the leader of the fleet that this member leaves the released Lease to.
+// expected returns the argument of [election.Machine.Expect]: another member while this one observes no changes.
 func (h *heartbeat) expected() string {
 	if h.stale.Load() {
 		return anotherMember

@@ -11,7 +11,7 @@ import (
 )
 
 // orphanPeriods is the time after which a member leads a shard without a plan, in multiples of LeaseDuration. By then,
-// the Lease of a leader that has crashed has expired, and a leader of the fleet that works has changed the plan.
+// the Lease of a crashed leader has expired, and a working leader of the fleet has published another plan.
 const orphanPeriods = 2
 
 // isOrphaned reports whether nobody will lead a shard unless the plan changes: none of its copies is alive, and neither
@@ -23,8 +23,8 @@ func isOrphaned(a plan.Assignment, holder string, view *fleet.Snapshot) bool {
 	})
 }
 
-// successor returns the member that leads an orphaned shard. All members that observe the same members agree on it. It
-// is empty if there is none.
+// successor returns the identity of the member that leads an orphaned shard, or an empty string. It depends only on the
+// arguments, so that members with the same view choose the same one.
 func successor(view *fleet.Snapshot, index, layout int) (identity string) {
 	var highest uint64
 	for _, m := range view.Members {
@@ -40,8 +40,8 @@ func successor(view *fleet.Snapshot, index, layout int) (identity string) {
 	return identity
 }
 
-// adopts reports whether this member leads the shard although the plan does not say so, because the shard has been
-// orphaned for too long. Advice must not cost more than time.
+// adopts reports whether this member leads an orphaned shard without a plan. It returns true after orphanPeriods,
+// because a missing plan must not leave the shard without a leader.
 func (s *shard) adopts(o Options, a plan.Assignment, view *fleet.Snapshot, layout int) bool {
 	holder := view.Holders[s.index]
 	mine := holder == o.Identity // this member has acquired the Lease without a plan, and may have lost it

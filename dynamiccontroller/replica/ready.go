@@ -12,7 +12,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 )
 
-// readiness is whether a member of a fleet has become ready. A member is ready once the shards that it should lead or
+// readiness records whether a member of a fleet is ready. A member is ready once the shards that it should lead or
 // keep warm have synced, and those of the other members. A rolling update then does not restart the next replica before
 // all shards have two copies that can lead. A member that has become ready remains ready: it is assigned other shards
 // all the time.
@@ -73,7 +73,7 @@ func (r *readiness) observe(o Options, layout layout, view *fleet.Snapshot, plan
 }
 
 // hasColdCopies reports whether a member that should lead a shard or stand by for it has not synced it. If the next
-// replica were restarted then, the shard could lose its only copy that has.
+// replica were restarted then, the shard could lose its only synced copy.
 func hasColdCopies(planned plan.Plan, view *fleet.Snapshot) bool {
 	for i, a := range planned {
 		for _, identity := range []string{a.Leader, a.Standby} {

@@ -68,11 +68,11 @@ type Machine struct {
 	renewed Instant   // when the last confirmed write of the term was sent
 }
 
-// found is what the last read of a candidate has found, until it has been decided what follows.
+// found is the result of a candidate's last read. It is reset when the candidate acts on it.
 type found int
 
 const (
-	nothing found = iota // there was no answer, or it was decided
+	nothing found = iota // no read has been answered since the last decision
 	noLease
 	aLease
 )
@@ -117,10 +117,10 @@ func (m *Machine) Wake(now Instant) {
 	m.due = earlier(m.due, later(now.Mono, m.attempt.Add(wakePeriod)))
 }
 
-// Expect sets the replica that is expected to acquire the Lease when it is released. It is empty if there is none.
+// Expect sets the identity of the replica that should acquire a released Lease. If it is empty, any replica can.
 func (m *Machine) Expect(identity string) { m.expected = identity }
 
-// Lost ends the campaign because the term has ended without the machine. The Lease is left to expire.
+// Lost ends the campaign after the caller has ended the term as lost. The Lease is left to expire.
 func (m *Machine) Lost() { m.state, m.pending = Over, nil }
 
 // Leave ends the campaign. The Lease is released if this replica holds it, or may hold it. A claim is left to expire,

@@ -4,7 +4,7 @@ import "time"
 
 // Record is what a Lease contains. The zero value is that of a Lease that was emptied.
 type Record struct {
-	Holder      string        // the identity of the holder; empty if there is none
+	Holder      string        // the identity of the holder, or empty
 	Duration    time.Duration // how long the Lease is held after Renewed
 	Acquired    time.Time
 	Renewed     time.Time
@@ -14,8 +14,8 @@ type Record struct {
 // releasedDuration is the duration in a Lease that was released.
 const releasedDuration = time.Second
 
-// Held returns the record of a Lease that is acquired or renewed at a time. It never has two equal times, because only
-// a released Lease has.
+// held returns the record of a Lease that the holder acquires or renews at a time. Its two times always differ, because
+// equal times mark a released Lease.
 func (r Record) held(holder string, duration time.Duration, now time.Time) Record {
 	next := Record{Holder: holder, Duration: duration, Acquired: now, Renewed: now, Transitions: r.Transitions}
 	switch r.Holder {
