@@ -14,6 +14,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -178,7 +179,7 @@ func installFence(b *testing.B, cfg *rest.Config, clients kubernetes.Interface, 
 	})
 	o := serverfence.Options{
 		Name: fmt.Sprintf("%s-%d", fenced, shards), LeaseNamespace: fenced, LeaseName: fenced, Username: fencedUser,
-		Shards: shards > 1,
+		Shards: shards, Resources: []schema.GroupResource{{Group: "*", Resource: "*"}},
 	}
 	leases := clients.CoordinationV1().Leases(fenced)
 	create := func(name string) {

@@ -5,6 +5,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/serverfence"
 )
@@ -15,7 +16,8 @@ func (f *fleet) fenceOnServer() {
 	f.Helper()
 	f.username, f.rules.ServerDelay = "replica-in-"+f.namespace, serverDelay
 	policy, binding, err := serverfence.Objects(serverfence.Options{
-		Name: f.namespace, LeaseNamespace: f.namespace, LeaseName: leaseName, Username: f.username, Shards: f.shards > 0,
+		Name: f.namespace, LeaseNamespace: f.namespace, LeaseName: leaseName, Username: f.username, Shards: f.shards,
+		Resources: []schema.GroupResource{{Group: "*", Resource: "*"}},
 	})
 	f.noError(err)
 	admission := f.clients.AdmissionregistrationV1()

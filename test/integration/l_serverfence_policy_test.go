@@ -103,7 +103,7 @@ func TestPolicy_ComparesWritesWithTheirLease(t *testing.T) {
 	const user = `u"ser`
 	one := serverfence.Options{Name: "p", LeaseNamespace: "ns", LeaseName: "l", Username: user}
 	sharded := one
-	sharded.Shards = true
+	sharded.Shards = 8
 	severalValues := sender(user, "ns/l", "a")
 	severalValues["extra"].(map[string]any)[serverfence.HolderExtra] = []string{"a", "a"}
 	held, shards := [2]string{"l", "a"}, [][2]string{{"l", "shards=2/a"}, {"l-shard-0", "a"}, {"l-shard-1", "b"}}

@@ -12,8 +12,7 @@
 //
 //   - The API server has not observed the new holder yet. It usually does so within milliseconds. For as long, it also
 //     rejects writes of the new leader.
-//   - The Lease does not exist, or has lost its label. This includes the Leases of shards that are removed when the
-//     number of shards becomes smaller.
+//   - The Lease does not exist, or has lost its label.
 //   - The holder is the same process as before. If the number of shards has changed in between, the Lease of a shard
 //     stands for other types than before.
 //   - The write waits after the policy was evaluated, for example for a validating webhook.
@@ -24,8 +23,8 @@
 // # Effects on other users
 //
 // The API server evaluates a condition of the policy for each Lease and each write of each user, so shards add to the
-// latency of all writes in the cluster: about 0.03 ms for each shard. If the program writes only some resources,
-// restrict the MatchConstraints of the policy to them, so that other writes are not affected.
+// latency of all writes in the cluster: about 0.03 ms for each shard. If the program writes only some resources, list
+// them in Options.Resources, so that other writes are not affected. With more than 16 shards, this is required.
 //
 //   - Users who can create Leases in the namespace of the Lease can slow down the writes of all users. The namespace
 //     should belong to the program.
