@@ -70,11 +70,11 @@ func (e *engines) register(r *replica.Replica, p *platform.Platform) error {
 		r.RegisterWithoutLeaderElection("restmapper", e.mapper),
 		r.RegisterWithoutLeaderElection("watches", replica.RunFunc(e.instances.RunWatches)),
 		r.RegisterWithoutLeaderElection("definitions", &definitions{engines: e, platform: p}),
-		r.Register("blueprints", replica.RunFunc(p.Install)),
+		r.Register("blueprints", replica.RunFunc(p.Install), replica.ScopeLeader),
 		r.Register("dynamic-controller", replica.RunFunc(func(ctx context.Context) error {
 			defer p.EndTerm()
 			return e.recorder.Run(ctx, e.instances.Run)
-		})),
+		}), replica.ScopeLeader),
 	)
 }
 

@@ -58,7 +58,7 @@ func registerWebhook(
 			defer handler.Stop()
 			return serve(ctx, log, listener, mux)
 		})),
-		r.Register("webhook-certificates", manager),
+		r.Register("webhook-certificates", manager, replica.ScopeLeader),
 	)
 }
 

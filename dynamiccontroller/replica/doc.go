@@ -22,7 +22,7 @@
 //			dc.StartServingGVK(ctx, widgets, reconcileWith(client)),
 //			r.RegisterWithoutLeaderElection("restmapper", mapper),
 //			r.RegisterWithoutLeaderElection("watches", replica.RunFunc(dc.RunWatches)),
-//			r.Register("dynamic-controller", dc),
+//			r.Register("dynamic-controller", dc, replica.ScopeLeader),
 //		)
 //		if err != nil {
 //			return err
@@ -32,13 +32,12 @@
 //
 // # Runnables and terms
 //
-// Runnables registered with [Replica.RegisterWithoutLeaderElection] are per-replica: they start once, with Run.
-// Runnables registered with [Replica.Register] are leader-gated: they start with every term. A term is one period of
-// leadership.
+// Each runnable has a [Scope]. Those of ScopeReplica are per-replica: they start once, with Run. Those of ScopeLeader
+// are leader-gated: they start with every term. A term is one period of leadership.
 //
-// With shards, there are more kinds of runnables; see below.
+// With shards, there are two more scopes; see below.
 //
-//	New ──▶ Register, RegisterWithoutLeaderElection (at any time until Run has returned)
+//	New ──▶ Register (at any time until Run has returned)
 //	  │
 //	  └──▶ Run(ctx)
 //	         ├── per-replica runnables start
@@ -79,14 +78,14 @@
 // whose leader plans which replicas should lead and keep warm which shards.
 //
 //	err = errors.Join(
-//		r.Register("once", once),                         // on the leader of the fleet
-//		r.RegisterWithoutLeaderElection("mapper", mapper), // on every replica
-//		r.RegisterForWarmShards("watches", dc.Watches()), // for each shard that this replica leads or keeps warm
-//		r.RegisterForShards("dynamic-controller", dc),    // for each shard that this replica leads
+//		r.Register("once", once, replica.ScopeLeader),               // on the leader of the fleet
+//		r.Register("mapper", mapper, replica.ScopeReplica),          // on every replica
+//		r.Register("watches", dc.Watches(), replica.ScopeWarmShard), // for each shard that is led or kept warm here
+//		r.Register("dynamic-controller", dc, replica.ScopeShard),    // for each shard that is led here
 //	)
 //
-// Every replica must serve all types. With one shard, which is the default, RegisterForShards is the same as Register,
-// and RegisterForWarmShards is the same as RegisterWithoutLeaderElection.
+// Every replica must serve all types. With one shard, which is the default, ScopeShard is the same as ScopeLeader, and
+// ScopeWarmShard is the same as ScopeReplica.
 //
 // The following is guaranteed, in addition to L1 to L4 for each shard:
 //

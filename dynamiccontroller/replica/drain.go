@@ -10,7 +10,7 @@ import (
 	"github.com/dynamic-controller/engine/internal/shards"
 )
 
-// ShardDrainer is implemented by runnables of [Replica.RegisterForShards] whose running work can return before a shard
+// ShardDrainer is implemented by runnables of [ScopeShard] whose running work can return before a shard
 // is moved. A DynamicController implements it. Without it, the contexts of running work are cancelled at once.
 //
 // A shard is moved for balance only if all its runnables have drained within two RetryPeriods. Otherwise, this replica

@@ -73,7 +73,7 @@ func (d *drainer) of(index int) (events []string) {
 
 func newDraining(t *testing.T, s *fakeLeases, runs *shardRuns, name string) (*fleetRig, *drainer) {
 	r, d := newFleetRig(t, s, runs, name), &drainer{hangs: map[int]bool{}}
-	wantNoError(t, r.RegisterForShards("drainer", d))
+	wantNoError(t, r.Register("drainer", d, ScopeShard))
 	return r.start(), d
 }
 

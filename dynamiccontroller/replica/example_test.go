@@ -50,7 +50,7 @@ func run(ctx context.Context, cancel func()) error {
 			<-ctx.Done()
 			fmt.Println("leader-gated runnable stopped:", context.Cause(ctx))
 			return nil
-		})),
+		}), replica.ScopeLeader),
 	)
 	if err != nil {
 		return err

@@ -66,7 +66,7 @@ func TestH3_WriteNeedsTheTermOfItsShard(t *testing.T) {
 		s, runs := newFakeLeases(), newShardRuns()
 		r := newFleetRig(t, s, runs, "a")
 		contexts := make(chan contextOfShard, 100)
-		wantNoError(t, r.RegisterForShards("contexts", RunFunc(contextOfShards(contexts))))
+		wantNoError(t, r.Register("contexts", RunFunc(contextOfShards(contexts)), ScopeShard))
 		r.start()
 		eventually(t, maxFleetStart, func() bool { return runs.count() == 8 })
 		wantErrorIs(t, r.write(t.Context()), ErrNotLeading)

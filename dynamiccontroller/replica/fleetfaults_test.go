@@ -75,7 +75,7 @@ func TestFleet_FinalReleaseWhileShardsAreLed(t *testing.T) {
 		eventually(t, maxFleetStart, func() bool { return runs.count() == 4 })
 		for _, name := range []string{"b", "c"} {
 			r := newFleetRig(t, s, runs, name, shardOptions(8))
-			wantNoError(t, r.Register("singleton", &worker{linger: 4500 * time.Millisecond}))
+			wantNoError(t, r.Register("singleton", &worker{linger: 4500 * time.Millisecond}, ScopeLeader))
 			r.start()
 		}
 		time.Sleep(30 * time.Second)
@@ -146,10 +146,10 @@ func TestFleet_UncleanPlannedMoveDoesNotEndRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, runs := newFakeLeases(), newShardRuns()
 		r := newFleetRig(t, s, runs, "a", stepDown)
-		wantNoError(t, r.RegisterForShards("unclean", RunFunc(func(ctx context.Context) error {
+		wantNoError(t, r.Register("unclean", RunFunc(func(ctx context.Context) error {
 			<-ctx.Done()
 			return errors.New("unclean")
-		})))
+		}), ScopeShard))
 		r.start()
 		eventually(t, time.Minute, func() bool { return runs.count() == 8 })
 		startFleet(t, s, runs, "b", stepDown)
@@ -183,7 +183,7 @@ func TestFleet_ShutdownTakesNoLongerThanShutdownTimeout(t *testing.T) {
 		s, runs := newFakeLeases(), newShardRuns()
 		r := newFleetRig(t, s, runs, "a")
 		r.linger.Store(int64(testShutdownTimeout - time.Second))
-		wantNoError(t, r.Register("singleton", &worker{linger: testShutdownTimeout - time.Second}))
+		wantNoError(t, r.Register("singleton", &worker{linger: testShutdownTimeout - time.Second}, ScopeLeader))
 		r.start()
 		eventually(t, time.Minute, func() bool { return runs.count() == 8 })
 		began := time.Now()
@@ -199,7 +199,7 @@ func TestFleet_ShutdownWithHungRunnables(t *testing.T) {
 		s, runs := newFakeLeases(), newShardRuns()
 		r := newFleetRig(t, s, runs, "a")
 		r.linger.Store(int64(time.Hour))
-		wantNoError(t, r.Register("singleton", &worker{linger: time.Hour}))
+		wantNoError(t, r.Register("singleton", &worker{linger: time.Hour}, ScopeLeader))
 		wantNoError(t, r.RegisterWithoutLeaderElection("every", &worker{linger: time.Hour}))
 		r.start()
 		eventually(t, time.Minute, func() bool { return runs.count() == 8 })
@@ -295,11 +295,11 @@ func TestFleet_HungWarmRunnableIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, runs := newFakeLeases(), newShardRuns()
 		a := newFleetRig(t, s, runs, "a")
-		wantNoError(t, a.RegisterForWarmShards("hung", RunFunc(func(ctx context.Context) error {
+		wantNoError(t, a.Register("hung", RunFunc(func(ctx context.Context) error {
 			<-ctx.Done()
 			time.Sleep(time.Hour)
 			return nil
-		})))
+		}), ScopeWarmShard))
 		a.start()
 		eventually(t, time.Minute, func() bool { return runs.count() == 8 })
 		others := startFleet(t, s, runs, "b c")
@@ -390,7 +390,7 @@ func TestFleet_StaleViewDoesNotDeleteTheLeasesOfMembers(t *testing.T) {
 func TestFleet_HasSyncedShardCanCallStatus(t *testing.T) {
 	s, runs := newFakeLeases(), newShardRuns()
 	r := newFleetRig(t, s, runs, "a")
-	wantNoError(t, r.RegisterForWarmShards("status", &statusRunnable{r}))
+	wantNoError(t, r.Register("status", &statusRunnable{r}, ScopeWarmShard))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = r.Run(ctx) }()
@@ -416,7 +416,7 @@ type layoutRuns struct {
 }
 
 func (l *layoutRuns) register(t *testing.T, r *fleetRig) {
-	wantNoError(t, r.RegisterForShards("layout", RunFunc(func(ctx context.Context) error {
+	wantNoError(t, r.Register("layout", RunFunc(func(ctx context.Context) error {
 		_, count := Shard(ctx)
 		l.add(count, r.name, 1)
 		defer l.add(count, r.name, -1)
@@ -427,7 +427,7 @@ func (l *layoutRuns) register(t *testing.T, r *fleetRig) {
 		case <-ctx.Value(termKey{}).(*term).over:
 		}
 		return nil
-	})))
+	}), ScopeShard))
 }
 
 func (l *layoutRuns) add(count int, name string, n int) {
@@ -493,7 +493,7 @@ func TestFleet_FailingSingletonDoesNotStopTheShards(t *testing.T) {
 				case <-ctx.Done():
 				}
 				return errors.New("failed")
-			})))
+			}), ScopeLeader))
 			r.start()
 		}
 		eventually(t, time.Minute, func() bool { return runs.count() == 8 })
@@ -557,20 +557,20 @@ func TestFleet_OldLayoutIsNotRestarted(t *testing.T) {
 		s, runs := newFakeLeases(), newShardRuns()
 		a := newFleetRig(t, s, runs, "a", shardOptions(8))
 		var starts atomic.Int64
-		wantNoError(t, a.RegisterForWarmShards("counter", RunFunc(func(ctx context.Context) error {
+		wantNoError(t, a.Register("counter", RunFunc(func(ctx context.Context) error {
 			if starts.Add(1) > 1000 {
 				return errors.New("too many starts")
 			}
 			<-ctx.Done()
 			return nil
-		})))
-		wantNoError(t, a.RegisterForShards("slow", RunFunc(func(ctx context.Context) error {
+		}), ScopeWarmShard))
+		wantNoError(t, a.Register("slow", RunFunc(func(ctx context.Context) error {
 			<-ctx.Done()
 			if index, _ := Shard(ctx); index == 0 {
 				time.Sleep(4 * time.Second)
 			}
 			return nil
-		})))
+		}), ScopeShard))
 		a.start()
 		eventually(t, time.Minute, func() bool { return runs.count() == 8 })
 		time.Sleep(10 * time.Second)

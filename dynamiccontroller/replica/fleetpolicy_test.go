@@ -60,8 +60,8 @@ func TestH2_ShardsContinueWhileAnotherMemberLeadsTheFleet(t *testing.T) {
 func TestShards_FailureOfARunnableEndsRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, register := range map[string]func(*fleetRig, Runnable) error{
-			"led":  func(r *fleetRig, f Runnable) error { return r.RegisterForShards("failing", f) },
-			"warm": func(r *fleetRig, f Runnable) error { return r.RegisterForWarmShards("failing", f) },
+			"led":  func(r *fleetRig, f Runnable) error { return r.Register("failing", f, ScopeShard) },
+			"warm": func(r *fleetRig, f Runnable) error { return r.Register("failing", f, ScopeWarmShard) },
 		} {
 			s, runs := newFakeLeases(), newShardRuns()
 			r := newFleetRig(t, s, runs, "a")
@@ -93,7 +93,7 @@ func TestShards_StepDownHandsTheFailingShardOver(t *testing.T) {
 		rigs := []*fleetRig{newFleetRig(t, s, runs, "a", stepDown), newFleetRig(t, s, runs, "b", stepDown)}
 		fail := make(chan struct{}, 1)
 		for _, r := range rigs {
-			wantNoError(t, r.RegisterForShards("failing", RunFunc(func(ctx context.Context) error {
+			wantNoError(t, r.Register("failing", RunFunc(func(ctx context.Context) error {
 				if index, _ := Shard(ctx); index != 3 {
 					<-ctx.Done()
 					return nil
@@ -104,7 +104,7 @@ func TestShards_StepDownHandsTheFailingShardOver(t *testing.T) {
 				case <-ctx.Done():
 					return nil
 				}
-			})))
+			}), ScopeShard))
 			r.start()
 		}
 		eventually(t, time.Minute, isBalanced(runs, 8, "a", "b"))
@@ -127,8 +127,8 @@ func TestShards_RunnablesOfOneShardAreLeaderGatedAndPerReplica(t *testing.T) {
 		a, b := newRig(t, s, "a", shardOptions(1)), newRig(t, s, "b")
 		var work, watches [2]worker
 		for i, r := range []*rig{a, b} {
-			wantNoError(t, r.RegisterForShards("work", &work[i]))
-			wantNoError(t, r.RegisterForWarmShards("watches", &watches[i]))
+			wantNoError(t, r.Register("work", &work[i], ScopeShard))
+			wantNoError(t, r.Register("watches", &watches[i], ScopeWarmShard))
 			r.start()
 			time.Sleep(time.Second)
 		}
@@ -151,14 +151,12 @@ func TestShards_RunnablesCanBeRegisteredWhileRunning(t *testing.T) {
 		r := startFleet(t, s, runs, "a")[0]
 		eventually(t, maxFleetStart, func() bool { return runs.count() == 8 })
 		var led, warm, once worker
-		wantNoError(t, r.RegisterForShards("led", &led))
-		wantNoError(t, r.RegisterForWarmShards("warm", &warm))
-		wantNoError(t, r.Register("once", &once))
-		for _, register := range []func(string, Runnable) error{
-			r.Register, r.RegisterForShards, r.RegisterForWarmShards, r.RegisterWithoutLeaderElection,
-		} {
+		wantNoError(t, r.Register("led", &led, ScopeShard))
+		wantNoError(t, r.Register("warm", &warm, ScopeWarmShard))
+		wantNoError(t, r.Register("once", &once, ScopeLeader))
+		for _, scope := range []Scope{ScopeLeader, ScopeReplica, ScopeShard, ScopeWarmShard} {
 			for _, name := range []string{"led", "warm", "once"} {
-				wantErrorContains(t, register(name, &worker{}), "already used")
+				wantErrorContains(t, r.Register(name, &worker{}, scope), "already used")
 			}
 		}
 		synctest.Wait()

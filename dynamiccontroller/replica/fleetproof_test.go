@@ -315,7 +315,7 @@ func TestLayout_WaitsForTheWarmRunnablesOfTheOldOne(t *testing.T) {
 		eventually(t, time.Minute, func() bool { return runs.count() == 4 })
 		for _, name := range []string{"b", "c"} {
 			r := newFleetRig(t, s, runs, name, shardOptions(16))
-			wantNoError(t, r.RegisterForWarmShards("slow", RunFunc(func(ctx context.Context) error {
+			wantNoError(t, r.Register("slow", RunFunc(func(ctx context.Context) error {
 				if starts.Add(1) > 1000 {
 					return errors.New("too many starts")
 				}
@@ -334,7 +334,7 @@ func TestLayout_WaitsForTheWarmRunnablesOfTheOldOne(t *testing.T) {
 				defer mu.Unlock()
 				warm[fmt.Sprint(name, count)]--
 				return nil
-			})))
+			}), ScopeWarmShard))
 			r.start()
 		}
 		time.Sleep(30 * time.Second)

@@ -178,7 +178,7 @@ func newFleetRig(t testing.TB, s *fakeLeases, runs *shardRuns, name string, chan
 	wantNoError(t, err)
 	r.http, err = rest.HTTPClientFor(r.FencedConfig())
 	wantNoError(t, err)
-	wantNoError(t, r.RegisterForShards("work", RunFunc(func(ctx context.Context) error {
+	wantNoError(t, r.Register("work", RunFunc(func(ctx context.Context) error {
 		index, _ := Shard(ctx)
 		time.Sleep(time.Millisecond) // until the goroutine of the warm shard has run
 		runs.begin(index, name)
@@ -192,8 +192,8 @@ func newFleetRig(t testing.TB, s *fakeLeases, runs *shardRuns, name string, chan
 			runs.end(index, name)
 		}
 		return nil
-	})))
-	wantNoError(t, r.RegisterForWarmShards("watches", &warmRunnable{runs, r}))
+	}), ScopeShard))
+	wantNoError(t, r.Register("watches", &warmRunnable{runs, r}, ScopeWarmShard))
 	return r
 }
 
@@ -331,7 +331,7 @@ func newPlain(t testing.TB, s *fakeLeases, name string) (*plainRig, *worker) {
 	r.Replica, err = newReplica(&rest.Config{Host: "http://api"}, o, backend, clock{})
 	wantNoError(t, err)
 	w := &worker{}
-	wantNoError(t, r.Register("work", w))
+	wantNoError(t, r.Register("work", w, ScopeLeader))
 	return r, w
 }
 

@@ -193,7 +193,7 @@ func TestH2_TermOfAShardEndsWithTheCertaintyOfTheFleet(t *testing.T) {
 		s, runs := newFakeLeases(), newShardRuns()
 		r := newFleetRig(t, s, runs, "a")
 		contexts := make(chan contextOfShard, 100)
-		wantNoError(t, r.RegisterForShards("contexts", RunFunc(contextOfShards(contexts))))
+		wantNoError(t, r.Register("contexts", RunFunc(contextOfShards(contexts)), ScopeShard))
 		r.start()
 		eventually(t, maxFleetStart, func() bool { return runs.count() == 8 })
 		plain, whole := newPlain(t, s, "plain")

@@ -16,18 +16,19 @@ import (
 func TestRegister_RejectsInvalidAndLateRegistrations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, &fakeServer{}, "a", withoutElection)
-		wantNoError(t, r.Register("x", &worker{}))
-		wantErrorContains(t, r.Register("x", &worker{}), `"x"`, "already used")
+		wantNoError(t, r.Register("x", &worker{}, ScopeLeader))
+		wantErrorContains(t, r.Register("x", &worker{}, ScopeLeader), `"x"`, "already used")
 		wantErrorContains(t, r.RegisterWithoutLeaderElection("x", &worker{}), "already used")
 		wantNoError(t, r.RegisterWithoutLeaderElection("y", &worker{}))
-		wantErrorContains(t, r.Register("y", &worker{}), "already used")
-		wantErrorContains(t, r.Register("", &worker{}), "empty")
-		wantErrorContains(t, r.Register("z", nil), "nil")
+		wantErrorContains(t, r.Register("y", &worker{}, ScopeLeader), "already used")
+		wantErrorContains(t, r.Register("", &worker{}, ScopeLeader), "empty")
+		wantErrorContains(t, r.Register("z", nil, ScopeLeader), "nil")
+		wantErrorContains(t, r.Register("z", &worker{}, Scope(4)), `"z"`, "unknown scope 4")
 		r.start()
 		synctest.Wait()
 		wantErrorIs(t, r.Run(t.Context()), errRunning)
 		wantNoError(t, r.stop())
-		wantErrorIs(t, r.Register("z", &worker{}), errStopped)
+		wantErrorIs(t, r.Register("z", &worker{}, ScopeLeader), errStopped)
 		wantErrorIs(t, r.RegisterWithoutLeaderElection("z", &worker{}), errStopped)
 		wantErrorIs(t, r.Run(t.Context()), errStopped)
 	})
@@ -295,7 +296,7 @@ func TestL1_ErrorMethodsAreCalledWithoutALock(t *testing.T) {
 				if !early {
 					<-ctx.Done()
 				}
-				return callbackError{func() error { return a.Register(fmt.Sprint(names.Add(1)), &worker{}) }}
+				return callbackError{func() error { return a.Register(fmt.Sprint(names.Add(1)), &worker{}, ScopeLeader) }}
 			})
 			mustReturn(t, "Run", func() {
 				a.start()

@@ -124,7 +124,7 @@ func respondVersion(r *http.Request) (*http.Response, error) {
 
 func (h *handovers) start(s *fakeLeases, runs *shardRuns, name string) *fleetRig {
 	r := newFleetRig(h.t, s, runs, name)
-	wantNoError(h.t, r.RegisterForShards("handovers", h.runnable(r.Replica)))
+	wantNoError(h.t, r.Register("handovers", h.runnable(r.Replica), ScopeShard))
 	return r.start()
 }
 
@@ -290,7 +290,7 @@ func TestL6_NextLeaderReceivesTheLastWrites(t *testing.T) {
 				s, h := newFakeLeases(), newHandovers(t, 0)
 				start := func(name string) *plainRig {
 					r, _ := newPlain(t, s, name)
-					wantNoError(t, r.Register("handovers", h.runnable(r.Replica)))
+					wantNoError(t, r.Register("handovers", h.runnable(r.Replica), ScopeLeader))
 					r.start()
 					return r
 				}

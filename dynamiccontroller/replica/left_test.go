@@ -141,7 +141,7 @@ func TestH4_ShardIsNotAcquiredWhileEarlierWorkIsRunning(t *testing.T) {
 		r := newFleetRig(t, s, runs, "a")
 		left := stillRunning{errors.New("a handler is still running"), make(chan struct{})}
 		var begins atomic.Int64
-		wantNoError(t, r.RegisterForShards("engine", RunFunc(func(ctx context.Context) error {
+		wantNoError(t, r.Register("engine", RunFunc(func(ctx context.Context) error {
 			index, _ := Shard(ctx)
 			first := index == 0 && begins.Add(1) == 1
 			<-ctx.Done()
@@ -149,7 +149,7 @@ func TestH4_ShardIsNotAcquiredWhileEarlierWorkIsRunning(t *testing.T) {
 				return left
 			}
 			return nil
-		})))
+		}), ScopeShard))
 		r.start()
 		leads := func(index int) bool { return runs.of(index) == "a" }
 		eventually(t, time.Minute, func() bool { return leads(0) && leads(1) })

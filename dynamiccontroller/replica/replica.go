@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
-	"github.com/dynamic-controller/engine/internal/shards"
 	"github.com/dynamic-controller/engine/internal/writes"
 )
 
@@ -108,67 +107,11 @@ func newReplica(cfg *rest.Config, opts Options, backend backend, clock clock) (*
 	return r, nil
 }
 
-// Register adds a leader-gated runnable. The runnable starts with each term, or immediately if a term is current. Its
-// context carries the term (see [Term]) and is cancelled with a cause. The cause is [ErrLeaseLost] if the lease was
-// lost.
+// Register adds a runnable, which runs when the scope says. It starts immediately if such a period has already begun.
 //
-// Register returns an error if the name is empty or already used by any runnable, if the runnable is nil, or if Run has
-// returned.
-func (r *Replica) Register(name string, runnable Runnable) error {
-	return r.register(name, runnable, r.leadership.register)
-}
-
-// RegisterWithoutLeaderElection adds a per-replica runnable. The runnable starts once, with Run, or immediately if Run
-// is active. It is stopped after the leader-gated runnables have returned. It should only read, because a client
-// created from FencedConfig refuses writes unless this replica leads. If it has a method HasSynced() bool, Ready
-// returns an error until HasSynced returns true.
-//
-// RegisterWithoutLeaderElection returns the same errors as Register.
-func (r *Replica) RegisterWithoutLeaderElection(name string, runnable Runnable) error {
-	return r.register(name, runnable, func(n namedRunnable) {
-		r.registered = append(r.registered, n)
-		if r.group != nil {
-			r.group.start(n)
-		}
-	})
-}
-
-// RegisterForShards adds a runnable that runs once for each shard that this replica leads. It starts with each term of
-// a shard. Its context carries the term of the shard, and the shard (see [Shard]), so that the Run method of a
-// DynamicController reconciles the types of the shard. Several shards run at the same time, so Run of the runnable must
-// allow concurrent calls. In all other respects, the runnable is like one of [Replica.Register]. With one shard, which
-// is the default, it is the same.
-func (r *Replica) RegisterForShards(name string, runnable Runnable) error {
-	if r.member == nil {
-		return r.Register(name, runnable)
-	}
-	return r.register(name, runnable, r.member.register)
-}
-
-// RegisterForWarmShards adds a runnable that runs once for each shard that this replica leads or keeps warm. Two
-// replicas keep each shard warm, so that one of them can lead it without a delay when the other one ends. The context
-// carries the shard (see [Shard]). The runnable starts before those of [Replica.RegisterForShards], and is stopped
-// after they have returned, when the replica no longer keeps the shard warm. It should only read.
-//
-// If the runnable has a method HasSyncedShard(index, count int) bool, a shard is moved to this replica once the method
-// has returned true. The method must not block, and must not call methods of the Replica other than Status. Of a
-// DynamicController, register the result of Watches. With one shard, which is the default, the runnable is per-replica,
-// as with [Replica.RegisterWithoutLeaderElection].
-func (r *Replica) RegisterForWarmShards(name string, runnable Runnable) error {
-	if r.member == nil {
-		return r.RegisterWithoutLeaderElection(name, runnable)
-	}
-	return r.register(name, runnable, r.member.registerWarm)
-}
-
-// Shard returns the shard that ctx carries, and the number of shards. The contexts of runnables for shards carry one,
-// and so do contexts derived from them. For all other contexts, Shard returns 0 and 1: the only shard of one.
-func Shard(ctx context.Context) (index, count int) {
-	s := shards.From(ctx)
-	return s.Index, s.Count
-}
-
-func (r *Replica) register(name string, runnable Runnable, add func(namedRunnable)) error {
+// Register returns an error if the name is empty or already used by any runnable, if the runnable is nil, if the scope
+// is unknown, or if Run has returned.
+func (r *Replica) Register(name string, runnable Runnable, scope Scope) error {
 	fail := func(err error) error { return fmt.Errorf("register runnable %q: %w", name, err) }
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,8 +125,28 @@ func (r *Replica) register(name string, runnable Runnable, add func(namedRunnabl
 	case r.leadership.has(name) || r.member.has(name) || contains(r.registered, name):
 		return fail(errors.New("the name is already used"))
 	}
-	add(namedRunnable{name, runnable})
+	n := namedRunnable{name, runnable}
+	switch scope.within(r.options) {
+	case ScopeReplica:
+		r.registered = append(r.registered, n)
+		if r.group != nil {
+			r.group.start(n)
+		}
+	case ScopeLeader:
+		r.leadership.register(n)
+	case ScopeShard:
+		r.member.register(n)
+	case ScopeWarmShard:
+		r.member.registerWarm(n)
+	default:
+		return fail(fmt.Errorf("unknown scope %d", int(scope)))
+	}
 	return nil
+}
+
+// RegisterWithoutLeaderElection is Register with [ScopeReplica].
+func (r *Replica) RegisterWithoutLeaderElection(name string, runnable Runnable) error {
+	return r.Register(name, runnable, ScopeReplica)
 }
 
 // Run starts the per-replica runnables, campaigns for the lease, and runs the leader-gated runnables while this replica
@@ -337,7 +300,7 @@ func (r *Replica) FencedConfig() *rest.Config { return r.Fence(r.cfg) }
 // runnables together.
 //
 // With shards, a write belongs to the term that its context carries: that of the shard, or that of the fleet's leader
-// for runnables of [Replica.Register]. A write whose context carries no term of this replica is refused. Clients that
+// for runnables of [ScopeLeader]. A write whose context carries no term of this replica is refused. Clients that
 // write without the context of a handler, such as event recorders, need a config that is not fenced.
 func (r *Replica) Fence(cfg *rest.Config) *rest.Config { return r.fenceConfig(cfg, nil) }
 

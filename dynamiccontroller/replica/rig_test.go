@@ -137,7 +137,7 @@ func (r *rig) crash() {
 
 func (r *rig) register(name string, runnable Runnable) {
 	r.t.Helper()
-	wantNoError(r.t, r.Register(name, runnable))
+	wantNoError(r.t, r.Register(name, runnable, ScopeLeader))
 }
 
 func (r *rig) registerFunc(name string, f func(ctx context.Context) error) {

@@ -90,11 +90,11 @@ func (u *concurrentUse) run() {
 func (u *concurrentUse) registerMany(registrar int) {
 	for i := range 10 {
 		c, name := &checkedRunnable{returned: &u.returned}, fmt.Sprintf("%d-%d", registrar, i)
-		register, registered := u.rig.Register, &u.leaderGated
+		scope, registered := ScopeLeader, &u.leaderGated
 		if i%2 == 0 {
-			register, registered = u.rig.RegisterWithoutLeaderElection, &u.perReplica
+			scope, registered = ScopeReplica, &u.perReplica
 		}
-		err := register(name, c)
+		err := u.rig.Register(name, c, scope)
 		if err != nil && !errors.Is(err, errStopped) {
 			u.t.Error(err)
 		}

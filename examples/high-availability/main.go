@@ -67,7 +67,7 @@ func run(ctx context.Context) error {
 		engine.StartServingGVK(ctx, greetings, handlers.Object(greeting, g.greet, nil)),
 		r.RegisterWithoutLeaderElection("restmapper", mapper),
 		r.RegisterWithoutLeaderElection("watches", replica.RunFunc(engine.RunWatches)),
-		r.Register("dynamic-controller", engine),
+		r.Register("dynamic-controller", engine, replica.ScopeLeader),
 	)
 	if err != nil {
 		return err

@@ -91,8 +91,8 @@ func run(ctx context.Context) error {
 	}
 	err = errors.Join(
 		// Both are called once for each shard. Two replicas watch the types of a shard, and one of the two leads it.
-		r.RegisterForWarmShards("watches", engine.Watches()),
-		r.RegisterForShards("dynamic-controller", engine),
+		r.Register("watches", engine.Watches(), replica.ScopeWarmShard),
+		r.Register("dynamic-controller", engine, replica.ScopeShard),
 		r.RegisterWithoutLeaderElection("report", replica.RunFunc(func(ctx context.Context) error { return report(ctx, r) })),
 	)
 	if err != nil {

@@ -156,7 +156,7 @@ func (c *contender) runOurs(ctx context.Context, warm bool) error {
 	err = errors.Join(err, r.Register("engine", replica.RunFunc(func(ctx context.Context) error {
 		c.lead()
 		return engine.Run(ctx)
-	})))
+	}), replica.ScopeLeader))
 	if err != nil {
 		return err
 	}

@@ -164,12 +164,12 @@ func (m *shardMember) serve(ctx context.Context, e election) (err error) {
 	if m.shards == 0 {
 		err = errors.Join(
 			m.replica.RegisterWithoutLeaderElection("watches", replica.RunFunc(m.engine.RunWatches)),
-			m.replica.Register("engine", replica.RunFunc(m.lead)),
+			m.replica.Register("engine", replica.RunFunc(m.lead), replica.ScopeLeader),
 		)
 	} else {
 		err = errors.Join(
-			m.replica.RegisterForWarmShards("watches", m.engine.Watches()),
-			m.replica.RegisterForShards("engine", replica.RunFunc(m.lead)),
+			m.replica.Register("watches", m.engine.Watches(), replica.ScopeWarmShard),
+			m.replica.Register("engine", replica.RunFunc(m.lead), replica.ScopeShard),
 		)
 	}
 	err = errors.Join(err,

@@ -155,12 +155,12 @@ func (w *worker) replica(config *rest.Config) (*replica.Replica, error) {
 			dynamiccontroller.WithNamespaces(w.Namespace)))
 	}
 	if w.Shards > 0 {
-		err = errors.Join(err, r.Register("singleton", replica.RunFunc(w.leadFleet)))
+		err = errors.Join(err, r.Register("singleton", replica.RunFunc(w.leadFleet), replica.ScopeLeader))
 	}
 	// Without shards, the following runnables are those of one leader.
 	return r, errors.Join(err,
-		r.RegisterForWarmShards("watches", &watchRunnable{w.engine.Watches(), w}),
-		r.RegisterForShards("engine", replica.RunFunc(w.lead)))
+		r.Register("watches", &watchRunnable{w.engine.Watches(), w}, replica.ScopeWarmShard),
+		r.Register("engine", replica.RunFunc(w.lead), replica.ScopeShard))
 }
 
 func (w *worker) logger() logr.Logger {

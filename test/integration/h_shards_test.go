@@ -144,8 +144,8 @@ func (h *harness) newShardMember(name string, change ...func(*replica.Options)) 
 func (m *shardMember) start() *shardMember {
 	m.h.Helper()
 	m.h.noError(errors.Join(
-		m.RegisterForWarmShards("watches", m.engine.Watches()),
-		m.RegisterForShards("engine", m.engine),
+		m.Register("watches", m.engine.Watches(), replica.ScopeWarmShard),
+		m.Register("engine", m.engine, replica.ScopeShard),
 	))
 	m.stop = m.h.start(m.Run)
 	return m

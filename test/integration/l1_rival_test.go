@@ -63,7 +63,7 @@ func compete(spec string) int {
 		err := a.Register("lead", replica.RunFunc(func(ctx context.Context) error {
 			lead(ctx)
 			return nil
-		}))
+		}), replica.ScopeLeader)
 		if err == nil {
 			err = a.Run(ctx)
 		}

@@ -86,7 +86,7 @@ func (h *harness) busyReplica(lease string, slot int, policy replica.FailurePoli
 				}
 				first()
 			}
-		}))
+		}), replica.ScopeLeader)
 		if err != nil {
 			return nil, err
 		}
@@ -197,7 +197,7 @@ func TestL1_StepDownWithWritesInFlightDoesNotHang(t *testing.T) {
 			}
 			<-ctx.Done()
 			return nil
-		}))
+		}), replica.ScopeLeader)
 		if err != nil {
 			return err
 		}
@@ -322,7 +322,7 @@ func TestL1_HungHandlerKeepsItsReplicaFromLeading(t *testing.T) {
 	r := must(replica.New(h.logger(), wired.config, options))
 	h.noError(errors.Join(
 		r.RegisterWithoutLeaderElection("watches", engine.Watches()),
-		r.Register("engine", engine),
+		r.Register("engine", engine, replica.ScopeLeader),
 	))
 	stop := h.start(r.Run)
 	h.eventually("the handler is called", func() error {

@@ -111,7 +111,7 @@ func (h *harness) loggedMember(log logr.Logger, name string, change ...func(*rep
 	m := &member{h: h, Replica: must(replica.New(log, h.config, o))}
 	h.noError(m.Register("leader-gated", replica.RunFunc(func(ctx context.Context) error {
 		return m.leaderGated.run(ctx, m.lingerUntil)
-	})))
+	}), replica.ScopeLeader))
 	h.noError(m.RegisterWithoutLeaderElection("per-replica", replica.RunFunc(func(ctx context.Context) error {
 		return m.perReplica.run(ctx, nil)
 	})))

@@ -16,6 +16,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -37,10 +38,10 @@ type serverFence struct {
 }
 
 // fenceOnServer creates a ServiceAccount with only the documented permissions, and the policy for it.
-func (h *harness) fenceOnServer(sharded bool) *serverFence {
+func (h *harness) fenceOnServer(shards int, resources ...schema.GroupResource) *serverFence {
 	h.Helper()
 	f := &serverFence{h: h, options: serverfence.Options{
-		Name: h.namespace + "-fence", LeaseNamespace: h.namespace, LeaseName: leaseName, Shards: sharded,
+		Name: h.namespace + "-fence", LeaseNamespace: h.namespace, LeaseName: leaseName, Shards: shards, Resources: resources,
 		Username: "system:serviceaccount:" + h.namespace + ":" + fencedAccount,
 	}}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: fencedAccount}}
@@ -206,7 +207,7 @@ func (f *serverFence) wantDenied(situation string, write func() error) (admitted
 func TestServerFence_LateWritesAreRejected(t *testing.T) {
 	h := newHarness(t)
 	h.keepLeasesAsParameters()
-	f := h.fenceOnServer(false)
+	f := h.fenceOnServer(1)
 	other := *h
 	other.config = f.config
 	a := other.member("a")
@@ -257,7 +258,7 @@ func TestServerFence_LateWritesAreRejected(t *testing.T) {
 func TestServerFence_CanBeSwitchedOff(t *testing.T) {
 	t.Parallel()
 	h, _ := newRestorable(t)
-	f := h.fenceOnServer(false)
+	f := h.fenceOnServer(1)
 	other := *h
 	other.config = f.config
 	a := other.member("a").start()
@@ -280,7 +281,7 @@ func TestServerFence_CanBeSwitchedOff(t *testing.T) {
 func TestServerFence_MissingLeaseDoesNotAffectOtherUsers(t *testing.T) {
 	h := newHarness(t)
 	h.keepLeasesAsParameters()
-	f := h.fenceOnServer(true)
+	f := h.fenceOnServer(8)
 	other := *h
 	other.config = f.config
 	a := other.member("a").start()
@@ -302,7 +303,7 @@ func TestServerFence_MissingLeaseDoesNotAffectOtherUsers(t *testing.T) {
 func TestServerFence_EachShardIsFenced(t *testing.T) {
 	h := newHarness(t)
 	h.keepLeasesAsParameters()
-	f := h.fenceOnServer(true)
+	f := h.fenceOnServer(32, schema.GroupResource{Group: "example.com", Resource: "widgets"}) // and ConfigMaps
 	o := replicaOptions(h, "a")
 	o.Shards = 2
 	a := must(replica.New(h.logger().WithName("a"), f.config, o))
@@ -325,7 +326,9 @@ func TestServerFence_EachShardIsFenced(t *testing.T) {
 			return nil
 		}
 	}
-	h.noError(errors.Join(a.Register("fleet", write("fleet")), a.RegisterForShards("shard", write("shard"))))
+	h.noError(errors.Join(
+		a.Register("fleet", write("fleet"), replica.ScopeLeader),
+		a.Register("shard", write("shard"), replica.ScopeShard)))
 	stop := h.start(a.Run)
 	wantWrites := func(when string) {
 		h.Helper()

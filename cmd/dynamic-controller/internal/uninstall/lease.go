@@ -120,7 +120,7 @@ func (u *uninstaller) hold(
 		end(errFinished)
 		<-ctx.Done()
 		return nil
-	}))
+	}), replica.ScopeLeader)
 	if err != nil {
 		return err
 	}
