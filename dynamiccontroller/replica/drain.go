@@ -25,21 +25,17 @@ type ShardDrainer interface {
 	ResumeShard(index, count int)
 }
 
-const (
-	// drainPeriods limits the time of a drain, in multiples of RetryPeriod. Other objects of the shard wait meanwhile.
-	drainPeriods = 2
-	// keepPeriods is the time for which a shard is not moved after it could not be drained, in multiples of LeaseDuration.
-	keepPeriods = 4
-)
+// drainPeriods limits the time of a drain, in multiples of RetryPeriod. Other objects of the shard wait meanwhile.
+const drainPeriods = 2
 
 // drain prepares the move of a shard that this replica leads.
 type drain struct {
 	of        shards.Shard
 	drainers  []namedRunnable
 	cancel    context.CancelFunc
-	cancelled bool // the shard is not to be moved any more
 	returned  chan struct{}
 	err       error // once returned is closed; nil if nothing is running
+	collected bool  // the result is known to the shard
 }
 
 var errNotDrained = errors.New("a runnable called runtime.Goexit while it drained")
@@ -91,52 +87,10 @@ func (d *drain) resume() {
 	}
 }
 
-func (d *drain) hasReturned() bool {
-	select {
-	case <-d.returned:
-		return true
-	default:
-		return false
+// end resumes the runnables if they have been drained. Otherwise, this has happened before. The drain must have
+// returned.
+func (d *drain) end() {
+	if d.err == nil {
+		d.resume()
 	}
-}
-
-// canMove reports whether the shard can be moved now. It drains the shard first.
-func (s *shard) canMove(ctx context.Context, of shards.Shard, o Options, runnables []namedRunnable, ended func()) bool {
-	switch {
-	case s.isKept():
-		return false
-	case s.drain == nil:
-		s.drain = startDrain(ctx, of, runnables, drainPeriods*o.RetryPeriod, ended)
-		return false
-	case !s.drain.hasReturned():
-		return false
-	case s.drain.err == nil:
-		return true
-	case s.drain.cancelled:
-		s.drain = nil
-		return false
-	}
-	s.leadership.log.Info("Shard not moved, it is kept for some time", keyAfter, (keepPeriods * o.LeaseDuration).String(),
-		keyCause, s.drain.err.Error())
-	s.drain, s.keptUntil = nil, time.Now().Add(keepPeriods*o.LeaseDuration)
-	return false
-}
-
-// isKept reports whether the shard must not be moved, because it could not be drained.
-func (s *shard) isKept() bool { return time.Now().Before(s.keptUntil) }
-
-// endDrain is called if the shard has been moved, or is not to be moved any more. It must be called until it has set
-// drain to nil: a drain that has not returned resumes the runnables itself.
-func (s *shard) endDrain() {
-	if s.drain == nil {
-		return
-	}
-	s.drain.cancelled = true
-	if s.drain.cancel(); !s.drain.hasReturned() {
-		return
-	}
-	if s.drain.err == nil {
-		s.drain.resume()
-	}
-	s.drain = nil
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/dynamic-controller/engine/internal/shards"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
 )
 
 // drainer is a runnable of shards that records what happens to them.
@@ -107,7 +109,7 @@ func TestFleet_ShardIsMovedOnlyIfItsWorkReturns(t *testing.T) {
 				t.Errorf("shard %d was interrupted", i)
 			}
 		}
-		if most := 6 * int(5*time.Minute/(keepPeriods*testLeaseDuration)+1); tried == 0 || tried > most {
+		if most := 6 * int(5*time.Minute/(fleet.KeepPeriods*testLeaseDuration)+1); tried == 0 || tried > most {
 			t.Errorf("%d drains of hung shards, want at most %d", tried, most)
 		}
 		if n := a.log.count("Shard not moved, it is kept for some time"); n != tried {
@@ -120,32 +122,22 @@ func TestFleet_ShardIsMovedOnlyIfItsWorkReturns(t *testing.T) {
 }
 
 // The planned leader ends while the shard drains, or after that. The shard continues.
-func TestShard_ContinuesIfItIsNotMoved(t *testing.T) {
+func TestDrain_ResumesOnce(t *testing.T) {
 	for name, hangs := range map[string]bool{"during the drain": true, "after the drain": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, d := &shard{}, &drainer{hangs: map[int]bool{0: hangs}}
-				o := testOptions()
-				runnables := []namedRunnable{{"drainer", d}, {"other", &worker{}}}
+				events := &drainer{hangs: map[int]bool{0: hangs}}
+				runnables := []namedRunnable{{"drainer", events}, {"other", &worker{}}}
 				ended := make(chan struct{}, 1)
-				if s.canMove(t.Context(), shards.Shard{Index: 0, Count: 8}, o, runnables, func() { ended <- struct{}{} }) {
-					t.Error("the shard is moved before it has drained")
-				}
+				d := startDrain(t.Context(), shards.Shard{Index: 0, Count: 8}, runnables, time.Minute, func() { ended <- struct{}{} })
 				synctest.Wait()
 				if hangs {
-					s.endDrain()
-					synctest.Wait()
+					d.cancel()
 				}
 				<-ended
-				if !hangs && !s.canMove(t.Context(), shards.Shard{Index: 0, Count: 8}, o, runnables, func() {}) {
-					t.Error("the shard is not moved although it has drained")
-				}
-				s.endDrain()
-				if got := d.of(0); !slices.Equal(got, []string{"drain", "resume"}) || s.drain != nil {
-					t.Errorf("got %v", got)
-				}
-				if s.isKept() {
-					t.Error("the shard is kept")
+				d.end()
+				if got := events.of(0); !slices.Equal(got, []string{"drain", "resume"}) || (d.err != nil) != hangs {
+					t.Errorf("got %v, %v", got, d.err)
 				}
 			})
 		})

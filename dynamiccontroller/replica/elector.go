@@ -10,10 +10,10 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
 )
 
 // elector performs the operations of an [election.Machine]: it sends the requests for one lease, and begins, renews and
@@ -27,9 +27,9 @@ type elector struct {
 	connections *connections             // to the API server
 	begin       func(sent instant) *term // called when a term begins; set for each campaign
 	onNewLeader func(identity string)    // reports a new leader, does not block
-	// confirm returns an error if this replica must not lead although it has acquired the lease. It is nil unless the
-	// lease is that of a shard. expected returns the replica that is expected to acquire the lease when it is released, or
-	// an empty string. It is nil without shards.
+	// confirm returns an error if this replica must not lead although it has acquired the lease. It is called if the role
+	// requires it. expected returns the replica that is expected to acquire the lease when it is released, or an empty
+	// string. It is nil if no particular one is.
 	confirm  func(ctx context.Context) error
 	expected func() string
 
@@ -47,7 +47,7 @@ func newElector(o Options, role election.Role, lease resourcelock.Interface, clo
 		onNewLeader: func(string) {}, woken: make(chan struct{}, 1),
 		machine: election.New(election.Config{
 			Identity: lease.Identity(), Role: role, LeaseDuration: o.LeaseDuration, RenewDeadline: o.RenewDeadline,
-			RetryPeriod: o.RetryPeriod, MaxClaim: keepFactor * o.LeaseDuration, Random: rand.Float64,
+			RetryPeriod: o.RetryPeriod, MaxClaim: fleet.LeaseFactor * o.LeaseDuration, Random: rand.Float64,
 		}),
 	}
 }
@@ -150,12 +150,12 @@ func (e *elector) request(ctx context.Context, op election.Operation) (verb stri
 		var record *resourcelock.LeaderElectionRecord
 		verb = verbGet
 		if record, _, err = e.lease.Get(requestCtx); err == nil {
-			answer.Record = fromLease(*record)
+			answer.Record = election.FromLock(*record)
 		}
 	case election.Create:
-		verb, err = verbCreate, e.lease.Create(requestCtx, toLease(op.Record))
+		verb, err = verbCreate, e.lease.Create(requestCtx, op.Record.Lock())
 	default:
-		verb, err = verbUpdate, e.lease.Update(requestCtx, toLease(op.Record))
+		verb, err = verbUpdate, e.lease.Update(requestCtx, op.Record.Lock())
 	}
 	e.recordRequest(ctx, verb, err)
 	e.closeHung(answer.Sent.Mono, err)
@@ -240,24 +240,3 @@ func isTimeout(err error) bool {
 	var timeout net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
-
-func fromLease(r resourcelock.LeaderElectionRecord) election.Record {
-	return election.Record{
-		Holder: r.HolderIdentity, Duration: time.Duration(r.LeaseDurationSeconds) * time.Second,
-		Acquired: r.AcquireTime.Time, Renewed: r.RenewTime.Time, Transitions: r.LeaderTransitions,
-	}
-}
-
-func toLease(r election.Record) resourcelock.LeaderElectionRecord {
-	return resourcelock.LeaderElectionRecord{
-		HolderIdentity: r.Holder, LeaseDurationSeconds: int(r.Duration / time.Second),
-		AcquireTime: metav1.NewTime(r.Acquired), RenewTime: metav1.NewTime(r.Renewed), LeaderTransitions: r.Transitions,
-	}
-}
-
-// releasedRecord is the record of a lease that was released.
-func releasedRecord(transitions int) resourcelock.LeaderElectionRecord {
-	return toLease(election.Record{Transitions: transitions}.Released(time.Now()))
-}
-
-func isReleased(r *resourcelock.LeaderElectionRecord) bool { return fromLease(*r).IsReleased() }

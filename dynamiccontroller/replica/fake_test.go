@@ -9,10 +9,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
 )
 
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
@@ -231,3 +234,10 @@ func (f *fakeTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 type roundTripperFunc func(*http.Request) (*http.Response, error)
 
 func (f roundTripperFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// releasedRecord is the record of a lease that was released.
+func releasedRecord(transitions int) resourcelock.LeaderElectionRecord {
+	return election.Record{Transitions: transitions}.Released(time.Now()).Lock()
+}
+
+func isReleased(r *resourcelock.LeaderElectionRecord) bool { return election.FromLock(*r).IsReleased() }

@@ -22,11 +22,12 @@ type fence struct {
 	// lease is the namespace and the name of the Lease, and holder the identity in it. Both are empty without leader
 	// election.
 	lease, holder string
-	// ledger is nil without leader election, and for the leader of a fleet.
+	// ledger is nil if the writes of a term are not recorded.
 	ledger *writes.Ledger
-	// The fields below are nil unless the terms are those of a shard.
-	keep   *keep
-	member *fleetMember
+	owner  any // the Replica that the fence belongs to, only to be compared
+	// condition returns an error when the terms must end, although the Lease is held. It is nil if there is none. It must
+	// not take locks.
+	condition func() error
 
 	mu      sync.Mutex // guards the fields below
 	terms   int64
@@ -43,8 +44,15 @@ func (f *fence) open(acquired instant, o Options) *term {
 	defer f.mu.Unlock()
 	f.terms++
 	f.current = newTerm(f.terms, f, acquired, validity)
-	f.current.keep = f.keep
 	return f.current
+}
+
+// check returns the error of the condition.
+func (f *fence) check() error {
+	if f.condition == nil {
+		return nil
+	}
+	return f.condition()
 }
 
 // latest returns the current or last term, or nil before the first term.

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
 )
 
 func TestH2_EachShardIsLedByOneReplica(t *testing.T) {
@@ -108,10 +110,10 @@ func TestLayout_ReplicasWithoutShardsStandByUntilTheLastMemberHasLeft(t *testing
 		eventually(t, maxFleetStart, func() bool { return runs.count() == 8 })
 		plain, whole := newPlain(t, s, "plain")
 		plain.start()
-		time.Sleep(5 * keepFactor * testLeaseDuration)
+		time.Sleep(5 * fleet.LeaseFactor * testLeaseDuration)
 		wantStarts(t, whole, 0, 0)
 		wantNoError(t, members[0].stop())
-		time.Sleep(5 * keepFactor * testLeaseDuration)
+		time.Sleep(5 * fleet.LeaseFactor * testLeaseDuration)
 		wantStarts(t, whole, 0, 0)
 		wantNoError(t, members[1].stop())
 		eventually(t, maxAcquire, whole.isRunning)
@@ -143,8 +145,8 @@ func TestLayout_ReplicasWithoutShardsLeadAfterTheLastMemberHasCrashed(t *testing
 		time.Sleep(testLeaseDuration)
 		crashed := time.Now()
 		member.crash()
-		eventually(t, keepFactor*testLeaseDuration+2*maxAcquire, whole.isRunning)
-		if took := time.Since(crashed); took < (keepFactor-1)*testLeaseDuration {
+		eventually(t, fleet.LeaseFactor*testLeaseDuration+2*maxAcquire, whole.isRunning)
+		if took := time.Since(crashed); took < (fleet.LeaseFactor-1)*testLeaseDuration {
 			t.Errorf("the replica without shards leads after %s", took)
 		}
 		runs.check(t)

@@ -270,26 +270,6 @@ func TestFleet_CancelledRunRequestsNoLease(t *testing.T) {
 	})
 }
 
-// A layout that was recorded first, but by a claim that another member has taken over, counts as new much later.
-func TestFleet_FreshIsForgottenWhenAnotherMemberLeads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, runs := newFakeLeases(), newShardRuns()
-		a := newFleetRig(t, s, runs, "a")
-		l := a.member.lease
-		_, _, err := l.Get(t.Context())
-		if !apierrors.IsNotFound(err) {
-			t.Fatal(err)
-		}
-		wantNoError(t, l.Create(t.Context(), heldRecord(a.options.Identity)))
-		s.setHolder("test", fleet.Holder{Shards: 8, Leader: "b"}.String())
-		_, _, err = l.Get(t.Context())
-		wantNoError(t, err)
-		if count, fresh := l.takeFresh(); fresh {
-			t.Errorf("a layout of %d shards counts as new", count)
-		}
-	})
-}
-
 // A warm runnable that does not return when the shard cools down fails the liveness check.
 func TestFleet_HungWarmRunnableIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -511,9 +491,7 @@ func TestFleet_FailingSingletonDoesNotStopTheShards(t *testing.T) {
 
 // A user's label must not hide the leases of the fleet.
 func TestFleet_LabelsOfTheFleetCannotBeReplaced(t *testing.T) {
-	o := testOptions()
-	o.Labels = map[string]string{fleet.Label: "other"}
-	if got := fleetLabels(o)[fleet.Label]; got != "test" {
+	if got := fleet.Labels("test", map[string]string{fleet.Label: "other"})[fleet.Label]; got != "test" {
 		t.Errorf("the label is %q", got)
 	}
 }

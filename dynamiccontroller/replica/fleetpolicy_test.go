@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
 )
 
 // The only member can renew the Leases of its shards, but not that of the fleet.
@@ -18,8 +20,8 @@ func TestH2_ShardsEndBeforeReplicasWithoutShardsLead(t *testing.T) {
 		time.Sleep(testLeaseDuration)
 		member.failFor(func(name string) bool { return name == "test" })
 		failed := time.Now()
-		eventually(t, keepFactor*testLeaseDuration, func() bool { return runs.count() == 0 })
-		if lasted := time.Since(failed); lasted < (keepFactor-1)*testLeaseDuration {
+		eventually(t, fleet.LeaseFactor*testLeaseDuration, func() bool { return runs.count() == 0 })
+		if lasted := time.Since(failed); lasted < (fleet.LeaseFactor-1)*testLeaseDuration {
 			t.Errorf("the shards ended after %s", lasted)
 		}
 		if whole.isRunning() {
@@ -49,7 +51,7 @@ func TestH2_ShardsContinueWhileAnotherMemberLeadsTheFleet(t *testing.T) {
 			return nil
 		}
 		leader.client.before.Store(&updates)
-		time.Sleep(10 * keepFactor * testLeaseDuration)
+		time.Sleep(10 * fleet.LeaseFactor * testLeaseDuration)
 		if gap := runs.longestGap(); gap > 0 || runs.count() != 8 {
 			t.Errorf("%d shards are led; a shard was not led for %s", runs.count(), gap)
 		}

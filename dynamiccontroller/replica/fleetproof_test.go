@@ -57,27 +57,27 @@ func (s *fakeLeases) isReleased(name string) bool {
 func TestH3_WriteNeedsTheCertaintyThatTheFleetHoldsItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFleetRig(t, newFakeLeases(), newShardRuns(), "a")
-		fence := r.member.newShard(0, 8).leadership.fence
+		fence := r.member.shards.newShard(0, 8).leadership.fence
 		open := func() (*term, context.Context) {
-			term := fence.open(r.member.clock.now(), r.options)
+			term := fence.open(r.member.shards.clock.now(), r.options)
 			ctx, _ := term.context(t.Context())
 			return term, ctx
 		}
 		_, ctx := open() // no renewal has been observed
 		wantErrorIs(t, r.write(ctx), ErrNotLeading)
 
-		r.member.keep.renew(r.member.clock.now(), 60)
+		r.member.shards.exclusion.Renew(r.member.shards.clock.now(), 60)
 		_, ctx = open()
 		wantNoError(t, r.write(ctx))
-		r.member.keep.revoke(errors.New("the layout changes"))
+		r.member.shards.exclusion.Revoke(errors.New("the layout changes"))
 		wantErrorIs(t, r.write(ctx), ErrNotLeading)
-		r.member.keep.renew(r.member.clock.now(), 60)
+		r.member.shards.exclusion.Renew(r.member.shards.clock.now(), 60)
 		wantErrorIs(t, r.write(ctx), ErrNotLeading) // a term that is over does not begin again
 
 		earlier := ctx
 		term, ctx := open()
 		wantErrorIs(t, r.write(earlier), ErrNotLeading)
-		r.member.keep.renew(r.member.clock.now(), 1)
+		r.member.shards.exclusion.Renew(r.member.shards.clock.now(), 1)
 		time.Sleep(899 * time.Millisecond)
 		wantNoError(t, r.write(ctx))
 		time.Sleep(time.Millisecond) // a tenth of the duration is not used
@@ -85,7 +85,7 @@ func TestH3_WriteNeedsTheCertaintyThatTheFleetHoldsItsLease(t *testing.T) {
 		wantErrorIs(t, term.loss(), ErrLeaseLost)
 
 		// The wall clock counts too.
-		r.member.keep.renew(r.member.clock.now(), 60)
+		r.member.shards.exclusion.Renew(r.member.shards.clock.now(), 60)
 		_, ctx = open()
 		r.ahead.Add(int64(time.Minute))
 		wantErrorIs(t, r.write(ctx), ErrNotLeading)
@@ -97,9 +97,9 @@ func TestH3_WriteNeedsATermOfThisReplica(t *testing.T) {
 	a, b := newFleetRig(t, s, runs, "a"), newFleetRig(t, s, runs, "b")
 	var contexts []context.Context
 	for _, r := range []*fleetRig{a, b} {
-		r.member.keep.renew(r.member.clock.now(), 60)
-		for _, f := range []*fence{r.leadership.fence, r.member.newShard(0, 8).leadership.fence} {
-			ctx, _ := f.open(r.member.clock.now(), r.options).context(t.Context())
+		r.member.shards.exclusion.Renew(r.member.shards.clock.now(), 60)
+		for _, f := range []*fence{r.leadership.fence, r.member.shards.newShard(0, 8).leadership.fence} {
+			ctx, _ := f.open(r.member.shards.clock.now(), r.options).context(t.Context())
 			contexts = append(contexts, ctx)
 		}
 	}
@@ -121,28 +121,29 @@ func TestExpected_IsThePlannedLeaderIfItIsReady(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go m.view.Run(ctx, m.log, m.clients.watches.Leases("default"))
-		other := m.options
+		other := m.config
 		other.Identity = "other"
-		announced := &memberLease{options: other, client: m.self.client}
-		m.plan.Store(&plan.Plan{{Leader: "other"}, {Leader: "other"}, {Leader: m.options.Identity}, {}})
+		announced := fleet.NewMembership(other, func(_ string, err error) { wantNoError(t, err) })
+		go announced.Run(ctx)
+		m.shards.plan.Store(&plan.Plan{{Leader: "other"}, {Leader: "other"}, {Leader: m.config.Identity}, {}})
 		expected := func(index int, want string) {
 			t.Helper()
-			if got := m.expected(index); got != want {
+			if got := m.shards.expected(index); got != want {
 				t.Errorf("expected to lead shard %d: %q, want %q", index, got, want)
 			}
 		}
 		expected(0, "") // it is not alive
-		announced.put(ctx, fleet.State{Shards: 4, Layout: 4, Warm: []int{0}})
+		announced.Publish(fleet.State{Shards: 4, Layout: 4, Warm: []int{0}})
 		synctest.Wait()
 		expected(0, "other")
 		expected(1, "") // it does not keep the shard warm
 		expected(2, "")
 		expected(3, "")
 		expected(4, "")
-		announced.put(ctx, fleet.State{Shards: 4, Layout: 4, Warm: []int{0}, Leaving: true})
+		announced.Publish(fleet.State{Shards: 4, Layout: 4, Warm: []int{0}, Leaving: true})
 		synctest.Wait()
 		expected(0, "")
-		announced.put(ctx, fleet.State{Shards: 4, Layout: 8, Warm: []int{0}})
+		announced.Publish(fleet.State{Shards: 4, Layout: 8, Warm: []int{0}})
 		synctest.Wait()
 		expected(0, "")
 		cancel()
@@ -195,7 +196,7 @@ func TestH6_ShardsContinueWhileTheFleetsLeaderIsReplaced(t *testing.T) {
 			}
 		}
 		rigs[crashed].crash()
-		time.Sleep(2 * keepFactor * testLeaseDuration)
+		time.Sleep(2 * fleet.LeaseFactor * testLeaseDuration)
 		for i, r := range rigs {
 			if n := r.log.count("Lease lost"); i != crashed && n > 0 {
 				t.Errorf("%s has lost %d terms:\n%s", r.name, n, r.log)
@@ -236,72 +237,41 @@ func TestH2_MovesOnlyToAWarmCopy(t *testing.T) {
 	})
 }
 
-// TestLayout_MissingLeaseOfAShardCanStillBeLed checks that the layout changes only LeaseDuration after the Lease of a
-// shard was deleted, because a member that has not noticed may still be leading the shard.
-func TestLayout_MissingLeaseOfAShardCanStillBeLed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeLeases()
-		m := newFleetRig(t, s, newShardRuns(), "a").member
-		free := freeShards{planner: m.planner, seen: map[int]seenLease{}}
-		check := func(index int, want bool) {
-			t.Helper()
-			if got := free.check(t.Context(), index); got != want {
-				t.Errorf("shard %d is free: %v, want %v", index, got, want)
-			}
-		}
-		s.create(t, "test-shard-1", "other", testLeaseDuration)
-		s.create(t, "test-shard-2", "other", 2*testLeaseDuration)
-		s.create(t, "test-shard-3", "", 1)
-		s.create(t, "test-shard-4", "other", testLeaseDuration)
-		s.edit("test-shard-3", func(lease *coordinationv1.Lease) {
-			lease.Spec = resourcelock.LeaderElectionRecordToLeaseSpec(ptr.To(releasedRecord(0)))
-		})
-		check(3, true)
-		for range 2 {
-			for _, index := range []int{0, 1, 2, 4} {
-				check(index, false)
-			}
-			time.Sleep(testLeaseDuration)
-			s.renew("test-shard-4")
-		}
-		check(0, true)
-		check(1, true)
-		check(2, false)
-		check(4, false)
-		time.Sleep(time.Millisecond)
-		check(2, true)
-		s.setHolder("test-shard-3", "") // a user has emptied it, it was not released
-		s.edit("test-shard-3", func(lease *coordinationv1.Lease) { lease.Spec.LeaseDurationSeconds = ptr.To(int32(3)) })
-		check(3, false)
-	})
-}
-
 // TestLayout_OnlyItsFirstLeaderCreatesTheLeasesOfShards checks that a Lease that is missing later is not created as one
 // that was released, because the shard may still be led.
 func TestLayout_OnlyItsFirstLeaderCreatesTheLeasesOfShards(t *testing.T) {
-	s, runs := newFakeLeases(), newShardRuns()
-	first, second := newFleetRig(t, s, runs, "a").member, newFleetRig(t, s, runs, "b").member
-	wantNoError(t, first.lease.Create(t.Context(), heldRecord(first.options.Identity)))
-	s.create(t, "test-shard-5", "other", testLeaseDuration)
-	wantNoError(t, first.planner.createLeases(t.Context()))
-	for i := range 8 {
-		if name := fleet.ShardLease("test", i); i != 5 && !s.isReleased(name) {
-			t.Errorf("%s is not released", name)
+	synctest.Test(t, func(t *testing.T) {
+		s, runs := newFakeLeases(), newShardRuns()
+		first, second := newFleetRig(t, s, runs, "a").member, newFleetRig(t, s, runs, "b").member
+		runPlanner := func(m *fleetMember) {
+			ctx, cancel := context.WithCancel(t.Context())
+			go m.leader.planner.Run(ctx)
+			synctest.Wait()
+			cancel()
+			synctest.Wait()
 		}
-	}
-	if got := s.holder("test-shard-5"); got != "other" {
-		t.Errorf("shard 5 is held by %q", got)
-	}
-	s.edit("test-shard-3", nil)
-	_, _, err := second.lease.Get(t.Context())
-	wantNoError(t, err)
-	wantNoError(t, second.lease.Update(t.Context(), heldRecord(second.options.Identity)))
-	for _, m := range []*fleetMember{first, second} {
-		wantNoError(t, m.planner.createLeases(t.Context()))
-	}
-	if slices.Contains(s.names(), "test-shard-3") {
-		t.Error("the missing lease was created")
-	}
+		wantNoError(t, first.lease.Create(t.Context(), heldRecord(first.config.Identity)))
+		s.create(t, "test-shard-5", "other", testLeaseDuration)
+		runPlanner(first)
+		for i := range 8 {
+			if name := fleet.ShardLease("test", i); i != 5 && !s.isReleased(name) {
+				t.Errorf("%s is not released", name)
+			}
+		}
+		if got := s.holder("test-shard-5"); got != "other" {
+			t.Errorf("shard 5 is held by %q", got)
+		}
+		s.edit("test-shard-3", nil)
+		_, _, err := second.lease.Get(t.Context())
+		wantNoError(t, err)
+		wantNoError(t, second.lease.Update(t.Context(), heldRecord(second.config.Identity)))
+		for _, m := range []*fleetMember{first, second} {
+			runPlanner(m)
+		}
+		if slices.Contains(s.names(), "test-shard-3") {
+			t.Error("the missing lease was created")
+		}
+	})
 }
 
 // TestLayout_WaitsForTheWarmRunnablesOfTheOldOne checks that a member keeps shards of only one layout warm.

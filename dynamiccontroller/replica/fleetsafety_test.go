@@ -30,15 +30,25 @@ func heldRecord(holder string) record {
 }
 
 // newTestFleetLease returns the fleet's Lease as a member sees it.
-func newTestFleetLease(s *fakeLeases, identity string, shards int) *fleetLease {
-	o := testOptions()
-	o.Shards = shards
-	return &fleetLease{Interface: lockFor(s, "test", identity), options: o, keep: newKeep(clock{}), changed: func() {}}
+func newTestFleetLease(s *fakeLeases, identity string, shards int) *testFleetLease {
+	client := &fakeLeaseClient{server: s}
+	config := fleet.Config{
+		Name: "test", Identity: identity, Shards: shards, LeaseDuration: testLeaseDuration,
+		Client: client,
+	}
+	exclusion := fleet.NewExclusion(clock{}.now)
+	return &testFleetLease{fleet.NewLease(lockFor(s, "test", identity), config, exclusion, func() {}), exclusion, client}
+}
+
+type testFleetLease struct {
+	*fleet.Lease
+	exclusion *fleet.Exclusion
+	client    *fakeLeaseClient
 }
 
 // If two reads return different records, the later record was written after the first read was sent, but possibly long
 // before the second one.
-func TestKeep_CountsFromTheReadThatDidNotReturnTheRenewal(t *testing.T) {
+func TestExclusion_CountsFromTheReadThatDidNotReturnTheRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeLeases()
 		leader, candidate := newTestFleetLease(s, "leader", 8), newTestFleetLease(s, "candidate", 8)
@@ -49,27 +59,27 @@ func TestKeep_CountsFromTheReadThatDidNotReturnTheRenewal(t *testing.T) {
 			wantNoError(t, err)
 		}
 		get()
-		if candidate.keep.check() == nil {
+		if candidate.exclusion.Check() == nil {
 			t.Error("certain after a single read, whose record can be old")
 		}
 		time.Sleep(time.Second)
 		get()
-		if candidate.keep.check() == nil {
+		if candidate.exclusion.Check() == nil {
 			t.Error("certain although the record has not changed")
 		}
 		wantNoError(t, leader.Update(ctx, heldRecord("leader")))
 		time.Sleep(4 * time.Second)
 		get() // the renewal was written up to 4 s ago
-		wantNoError(t, candidate.keep.check())
-		const validity = keepFactor * testLeaseDuration * 9 / 10
+		wantNoError(t, candidate.exclusion.Check())
+		const validity = fleet.LeaseFactor * testLeaseDuration * 9 / 10
 		time.Sleep(validity - 4*time.Second - time.Millisecond)
-		wantNoError(t, candidate.keep.check())
+		wantNoError(t, candidate.exclusion.Check())
 		time.Sleep(time.Millisecond)
-		wantErrorIs(t, candidate.keep.check(), errKeepExpired)
+		wantErrorContains(t, candidate.exclusion.Check(), "in time")
 	})
 }
 
-func TestKeep_IsRevokedWhenTheLeaseIsNotThatOfAFleet(t *testing.T) {
+func TestExclusion_IsRevokedWhenTheLeaseIsNotThatOfAFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, edit := range map[string]func(*fakeLeases){
 			"deleted":                          func(s *fakeLeases) { s.edit("test", nil) },
@@ -84,10 +94,10 @@ func TestKeep_IsRevokedWhenTheLeaseIsNotThatOfAFleet(t *testing.T) {
 				time.Sleep(time.Second)
 				wantNoError(t, leader.Update(t.Context(), heldRecord("leader")))
 			}
-			wantNoError(t, candidate.keep.check())
+			wantNoError(t, candidate.exclusion.Check())
 			edit(s)
 			_, _, _ = candidate.Get(t.Context())
-			if candidate.keep.check() == nil {
+			if candidate.exclusion.Check() == nil {
 				t.Errorf("%s: still certain", name)
 			}
 		}
@@ -100,9 +110,6 @@ func TestFleetLease_RecordedLayoutHasPrecedence(t *testing.T) {
 		first, second := newTestFleetLease(s, "first", 8), newTestFleetLease(s, "second", 16)
 		ctx := t.Context()
 		wantNoError(t, first.Create(ctx, heldRecord("first")))
-		if count, fresh := first.takeFresh(); count != 8 || !fresh {
-			t.Errorf("got %d, %t", count, fresh)
-		}
 		wantNoError(t, first.Update(ctx, releasedRecord(0)))
 		if holder := s.holder("test"); holder != "shards=8/" {
 			t.Errorf("after the release, the holder is %q", holder)
@@ -116,24 +123,16 @@ func TestFleetLease_RecordedLayoutHasPrecedence(t *testing.T) {
 		if holder := s.holder("test"); holder != "shards=8/second" {
 			t.Errorf("the holder is %q", holder)
 		}
-		if _, fresh := second.takeFresh(); fresh {
-			t.Error("the layout was recorded before")
-		}
-		second.allowChange()
-		wantNoError(t, second.Update(ctx, releasedRecord(0)))
-		if holder := s.holder("test"); holder != "" {
-			t.Errorf("after the final release, the holder is %q", holder)
-		}
 	})
 }
 
 // The layout is read after the Lease of a shard was acquired, so that an announced change is noticed or waits.
-func TestLayoutCheck_LeaseIsReleasedUnlessTheLayoutAllowsToLead(t *testing.T) {
+func TestConfirm_LeaseIsReleasedUnlessTheLayoutAllowsToLead(t *testing.T) {
 	for name, test := range map[string]struct {
-		holder string
-		err    error
-		keep   error
-		leads  bool
+		holder   string
+		err      error
+		excluded error
+		leads    bool
 	}{
 		"the layout is the same":             {holder: "shards=8/x", leads: true},
 		"nobody leads the fleet":             {holder: "shards=8/", leads: true},
@@ -142,19 +141,19 @@ func TestLayoutCheck_LeaseIsReleasedUnlessTheLayoutAllowsToLead(t *testing.T) {
 		"a replica without shards leads":     {holder: "x"},
 		"the layout was removed":             {holder: ""},
 		"the layout cannot be read":          {err: errDown},
-		"the fleet's lease may have expired": {holder: "shards=8/x", keep: errKeepExpired},
+		"the fleet's lease may have expired": {holder: "shards=8/x", excluded: errDown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeLeases()
-				keep := newKeep(clock{})
-				keep.renew(clock{}.now(), 100)
-				if test.keep != nil {
-					keep.revoke(test.keep)
+				l := newTestFleetLease(s, "a", 8)
+				l.exclusion.Renew(clock{}.now(), 100)
+				if test.excluded != nil {
+					l.exclusion.Revoke(test.excluded)
 				}
-				check := layoutCheck{
-					shards: 8, keep: keep,
-					holder: func(context.Context) (string, error) { return test.holder, test.err },
+				s.create(t, "test", test.holder, testLeaseDuration)
+				if test.err != nil {
+					l.client.down.Store(true)
 				}
 				began := false
 				lease := lockFor(s, "test-shard-0", "a")
@@ -164,9 +163,9 @@ func TestLayoutCheck_LeaseIsReleasedUnlessTheLayoutAllowsToLead(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				e.confirm = func(ctx context.Context) error {
-					err := check.verify(ctx)
+					err := l.Confirm(ctx, 8)
 					if !test.leads {
-						wantErrorIs(t, err, errNotNow)
+						wantErrorContains(t, err, "the shard cannot be led now")
 						time.AfterFunc(testRetryPeriod/2, cancel)
 					}
 					return err
@@ -202,7 +201,7 @@ func TestH2_TermOfAShardEndsWithTheCertaintyOfTheFleet(t *testing.T) {
 		stuck := make(chan struct{})
 		r.stuck.Store(&stuck)
 		r.failFor(func(name string) bool { return name == "test" })
-		time.Sleep((keepFactor - 1) * testLeaseDuration)
+		time.Sleep((fleet.LeaseFactor - 1) * testLeaseDuration)
 		wantNoError(t, r.write(work.ctx))
 		eventually(t, 2*testLeaseDuration, whole.isRunning)
 		wantErrorIs(t, r.write(work.ctx), ErrNotLeading)

@@ -35,7 +35,12 @@ func checkError(check string, err error) error {
 // Alive does not fail on a standby or while the API server is unreachable. It makes no requests.
 func (r *Replica) Alive() error {
 	var renewal, shutdown error
-	for _, l := range append(r.member.leaderships(), r.leadership) {
+	leaderships, hungWarming := []*leadership{r.leadership}, ""
+	if r.member != nil {
+		leaderships = append(leaderships, r.member.shards.leaderships()...)
+		hungWarming = r.member.shards.hung(r.options.ShutdownTimeout)
+	}
+	for _, l := range leaderships {
 		if t := l.fence.latest(); t != nil {
 			renewal = errors.Join(renewal, t.overdue(r.options.clockSkew(), r.options.RetryPeriod))
 		}
@@ -45,10 +50,10 @@ func (r *Replica) Alive() error {
 				r.options.ShutdownTimeout, names))
 		}
 	}
-	if names := r.member.hung(r.options.ShutdownTimeout); names != "" {
+	if hungWarming != "" {
 		shutdown = errors.Join(shutdown, fmt.Errorf(
 			"runnables have not returned within %s after their shard was no longer kept warm: %s",
-			r.options.ShutdownTimeout, names))
+			r.options.ShutdownTimeout, hungWarming))
 	}
 	return errors.Join(checkError(checkLeaseRenewal, renewal), checkError(checkRunnableShutdown, shutdown))
 }
@@ -77,7 +82,7 @@ func (r *Replica) Ready() error {
 		return checkError(checkSync, fmt.Errorf("runnables have not synced: %s", strings.Join(waiting, ", ")))
 	}
 	if r.member != nil {
-		return checkError(checkSync, r.member.readiness.check())
+		return checkError(checkSync, r.member.readiness.Check())
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ func startWithOrphans(t *testing.T, s *fakeLeases, runs *shardRuns) (
 	}
 	return leader, rigs, func() (x, y *fleetRig) {
 		// Of the three pairs, one has both copies of a shard.
-		assignments := *leader.member.plan.Load()
+		assignments := *leader.member.shards.plan.Load()
 		for _, pair := range [][2]int{{0, 1}, {0, 2}, {1, 2}} {
 			x, y = others[pair[0]], others[pair[1]]
 			for _, a := range assignments {
@@ -52,9 +52,9 @@ func TestH6_OrphanedShardIsLedAlthoughTheWatchOfTheFleetsLeaderHangs(t *testing.
 		leader.client.deaf.Store(true)
 		time.Sleep(time.Second)
 		x, y := crash()
-		eventually(t, 2*heartbeatPeriods*testRetryPeriod+testLeaseDuration, func() bool {
-			return len(assignedTo(*leader.member.plan.Load(), x.options.Identity)) == 0 &&
-				len(assignedTo(*leader.member.plan.Load(), y.options.Identity)) == 0
+		eventually(t, 2*fleet.HeartbeatPeriods*testRetryPeriod+testLeaseDuration, func() bool {
+			return len(fleet.AssignedTo(*leader.member.shards.plan.Load(), x.options.Identity)) == 0 &&
+				len(fleet.AssignedTo(*leader.member.shards.plan.Load(), y.options.Identity)) == 0
 		})
 		took := eventually(t, 5*testLeaseDuration, func() bool { return runs.count() == 8 })
 		t.Logf("all shards are led after %s", took)
@@ -85,7 +85,7 @@ func TestFleet_LeaderThatObservesNothingStepsDown(t *testing.T) {
 		}
 		eventually(t, 5*testLeaseDuration, func() bool { return runs.count() == 8 })
 		// It keeps its shards: it still observes that the Lease of the fleet is renewed.
-		time.Sleep(2 * keepFactor * testLeaseDuration)
+		time.Sleep(2 * fleet.LeaseFactor * testLeaseDuration)
 		if led := runs.shardsOf(leader.name); len(led) == 0 || leader.log.count("Lease lost") > 0 {
 			t.Errorf("the member leads %v; log:\n%s", led, leader.log)
 		}
@@ -93,7 +93,7 @@ func TestFleet_LeaderThatObservesNothingStepsDown(t *testing.T) {
 		leader.client.before.Store(nil)
 		leader.client.deaf.Store(false)
 		time.Sleep(time.Minute)
-		if leader.member.heartbeat.stale.Load() {
+		if leader.member.heartbeat.IsStale() {
 			t.Error("the member still observes nothing")
 		}
 		runs.check(t)
@@ -119,7 +119,7 @@ func TestFleet_OnlyMemberContinuesAlthoughItObservesNothing(t *testing.T) {
 		if led := runs.count(); led != 8 || len(runs.runs) != n {
 			t.Errorf("%d shards are led, after %d interruptions", led, len(runs.runs)-n)
 		}
-		if n, most := r.log.count("Stepping down"), int(5*time.Minute/(keepFactor*testLeaseDuration))+1; n == 0 || n > most {
+		if n, most := r.log.count("Stepping down"), int(5*time.Minute/(fleet.LeaseFactor*testLeaseDuration))+1; n == 0 || n > most {
 			t.Errorf("the member has stepped down %d times, want at most %d", n, most)
 		}
 		eventually(t, 2*testLeaseDuration, func() bool { return r.Status().Leading })
@@ -160,7 +160,7 @@ func TestH6_OrphanedShardIsLedWithoutAPlan(t *testing.T) {
 			r.client.before.Store(&before)
 		}
 		crash()
-		took := eventually(t, (orphanPeriods+4)*testLeaseDuration, func() bool { return runs.count() == 8 })
+		took := eventually(t, (fleet.OrphanPeriods+4)*testLeaseDuration, func() bool { return runs.count() == 8 })
 		t.Logf("all shards are led after %s", took)
 		time.Sleep(time.Minute)
 		if n := runs.count(); n != 8 {
@@ -168,47 +168,4 @@ func TestH6_OrphanedShardIsLedWithoutAPlan(t *testing.T) {
 		}
 		runs.check(t)
 	})
-}
-
-func TestSuccessor_IsTheSameForAllMembers(t *testing.T) {
-	view := &fleet.Snapshot{Synced: true}
-	for _, name := range []string{"a", "b", "c", "d"} {
-		view.Members = append(view.Members, fleet.Member{Identity: name, State: fleet.State{Layout: 256}})
-	}
-	view.Members[1].State.Leaving = true
-	view.Members[2].State.Layout = 8
-	led := map[string]int{}
-	for i := range 256 {
-		led[successor(view, i, 256)]++
-	}
-	if led["a"] < 64 || led["d"] < 64 || len(led) != 2 {
-		t.Errorf("led: %v", led)
-	}
-	if got := successor(&fleet.Snapshot{}, 0, 8); got != "" {
-		t.Errorf("got %q without members", got)
-	}
-}
-
-func TestIsOrphaned_OnlyIfNobodyIsAlive(t *testing.T) {
-	view := &fleet.Snapshot{Synced: true, Members: []fleet.Member{
-		{Identity: "a"}, {Identity: "leaving", State: fleet.State{Leaving: true}},
-	}}
-	for _, test := range []struct {
-		leader, standby, holder string
-		want                    bool
-	}{
-		{"a", "", "", false},
-		{"", "a", "", false},
-		{"", "", "a", false},
-		{"gone", "leaving", "gone", true},
-		{"", "", "", true},
-	} {
-		a := plan.Assignment{Leader: test.leader, Standby: test.standby}
-		if got := isOrphaned(a, test.holder, view); got != test.want {
-			t.Errorf("%+v: got %v", test, got)
-		}
-	}
-	if isOrphaned(plan.Assignment{}, "", &fleet.Snapshot{}) {
-		t.Error("a shard is orphaned in a view that has not synced")
-	}
 }

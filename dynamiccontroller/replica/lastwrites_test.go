@@ -262,7 +262,7 @@ func TestFleet_NextLeaderReceivesTheLastWrites(t *testing.T) {
 				wantNoError(t, test.stop(rigs[first]))
 				h.want(runs, second, before, test.want)
 				s.edit(fleet.ShardLease(rigs[second].options.LeaseName, 0), func(lease *coordinationv1.Lease) {
-					if note := lease.Annotations[lastWritesAnnotation]; note != "" {
+					if note := lease.Annotations[writes.NoteAnnotation]; note != "" {
 						t.Errorf("the Lease has the annotation %q while it is held", note)
 					}
 				})
@@ -306,7 +306,7 @@ func TestL6_NextLeaderReceivesTheLastWrites(t *testing.T) {
 					t.Errorf("the runs received %v, want none and %v", got, test.want)
 				}
 				s.edit("test", func(lease *coordinationv1.Lease) {
-					if note := lease.Annotations[lastWritesAnnotation]; note != "" {
+					if note := lease.Annotations[writes.NoteAnnotation]; note != "" {
 						t.Errorf("the Lease has the annotation %q while it is held", note)
 					}
 				})
@@ -363,7 +363,7 @@ func TestNotedLeases_RememberTheLastWrites(t *testing.T) {
 	a.wantFound(ctx, nil)
 	server.edit("l", func(lease *coordinationv1.Lease) {
 		lease.Spec.HolderIdentity = nil
-		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, lastWritesAnnotation, "invalid")
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, writes.NoteAnnotation, "invalid")
 	})
 	b.wantFound(ctx, nil)
 }

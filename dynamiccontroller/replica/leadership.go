@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // leadership campaigns for one lease and runs the leader-gated runnables while it holds the lease. A Replica has one
-// leadership. A leadership has no process-wide state, so a process could have one leadership per shard.
+// leadership, or one for each of its leases.
 type leadership struct {
 	options  Options
 	log      logr.Logger
@@ -22,13 +23,15 @@ type leadership struct {
 	// onNewLeader reports a new leader. It does not block.
 	onNewLeader func(identity string)
 	maxBackoff  time.Duration // limits the pause after a failed term
-	// stepDown ends the current campaign and its term when it is closed. It is nil without shards. It is replaced between
-	// calls to run.
+	// stepDown ends the current campaign and its term when it is closed. If it is nil, they end only with ctx. It is
+	// replaced between calls to run.
 	stepDown <-chan struct{}
 	// backingOff reports that the last term failed, and that this replica does not campaign until a pause is over.
 	backingOff atomic.Bool
-	isShard    bool // the lease is that of a shard
-	left       leftovers
+	// replaceable reports that work that is left running does not matter for the liveness of the process, because it only
+	// prevents this replica from leading.
+	replaceable bool
+	left        leftovers
 
 	mu         sync.Mutex // guards the fields below; held while runnables are started, but never while one runs
 	registered []namedRunnable
@@ -89,6 +92,80 @@ func (l *leadership) run(ctx context.Context) error {
 		if ctx.Err() != nil || l.isSteppingDown() { // select can choose the timer even if ctx is cancelled
 			return nil
 		}
+	}
+}
+
+// serveTerm campaigns until it acquires the lease, and leads until the term is over. It returns when the elector and
+// the leader-gated runnables have ended. If Run is ending, serveTerm does not wait for runnables that do not return in
+// time. If there was no term, it returns the zero state.
+func (l *leadership) serveTerm(ctx context.Context) (state leadState, err error) {
+	// The lease is renewed until the runnables have returned, also after ctx was cancelled.
+	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	began, stopped := make(chan *term, 1), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		l.elector.campaign(electing, func(sent instant) *term {
+			t := l.fence.open(sent, l.options)
+			began <- t // does not block, because a campaign has at most one term
+			return t
+		})
+	}()
+	join := func() {
+		stop()
+		<-stopped
+	}
+	defer join()
+
+	select {
+	case t := <-began:
+		state, err = l.lead(ctx, t)
+		join()
+	case <-l.stepDown:
+		join()
+		l.abandon(began)
+	case <-ctx.Done():
+		l.shutdown.begin()
+		join()
+		l.abandon(began)
+	}
+	l.leave(ctx)
+	return state, err
+}
+
+// abandon ends a term that has begun when the campaign was to end.
+func (l *leadership) abandon(began <-chan *term) {
+	select {
+	case t := <-began:
+		t.finish()
+	default:
+	}
+}
+
+// leave releases the lease, if this replica holds it or may hold it. This is limited to RenewDeadline, or to the
+// timeouts of its two requests if they are longer. If Run is ending, it is also limited to what remains of
+// ShutdownTimeout. If the release fails, other replicas must wait until the lease expires.
+func (l *leadership) leave(ctx context.Context) {
+	limit := max(l.options.RenewDeadline, 2*requestTimeout(l.options))
+	if remaining, ending := l.shutdown.remaining(); ending {
+		limit = min(limit, remaining)
+	}
+	leaveCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { // Run can begin to shut down during the release
+		l.shutdown.begin()
+		remaining, _ := l.shutdown.remaining()
+		time.AfterFunc(remaining, cancel)
+	})()
+	verb, err := l.elector.leave(leaveCtx)
+	switch {
+	case verb == "": // there was nothing to release
+	case err == nil, apierrors.IsNotFound(err):
+		l.log.V(1).Info("Lease released")
+	case apierrors.IsForbidden(err):
+		l.log.Error(err, "Lease not released because of a missing permission, other replicas wait until it expires",
+			keyVerb, verb, keyResource, leaseResource)
+	default:
+		l.log.Info("Lease not released, other replicas wait until it expires", keyVerb, verb, keyError, err.Error())
 	}
 }
 
@@ -170,7 +247,7 @@ func (l *leadership) clearGroup() {
 }
 
 // hung returns the names of runnables that were stopped more than the given time ago and have not returned. This
-// includes work that they have left running, unless it is that of a shard, which another replica can lead.
+// includes work that they have left running, unless the leadership is replaceable.
 func (l *leadership) hung(limit time.Duration) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -179,7 +256,7 @@ func (l *leadership) hung(limit time.Duration) string {
 		return ""
 	case l.group != nil:
 		return l.group.remaining()
-	case l.isShard:
+	case l.replaceable:
 		return ""
 	default:
 		return l.left.known()

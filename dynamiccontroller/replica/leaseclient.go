@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"context"
 	"fmt"
 	"maps"
 
@@ -9,7 +8,6 @@ import (
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/serverfence"
@@ -42,7 +40,7 @@ func leaseOf(client coordinationclient.LeasesGetter, o Options, name string) *re
 		LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: name},
 		Client:     client,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
-		Labels:     fencedLabels(o, fleetLabels(o)),
+		Labels:     fencedLabels(o, fleet.Labels(o.LeaseName, o.Labels)),
 	}
 }
 
@@ -54,25 +52,4 @@ func fencedLabels(o Options, labels map[string]string) map[string]string {
 	}
 	labels[serverfence.Label] = fleet.LabelValue(o.LeaseName)
 	return labels
-}
-
-// fleetLabels returns the labels of the Leases of the fleet, except the fleet's own.
-func fleetLabels(o Options) map[string]string {
-	labels := maps.Clone(o.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
-	labels[fleet.Label] = fleet.LabelValue(o.LeaseName)
-	return labels
-}
-
-// holderOf returns a function that reads the holder identity of the fleet's Lease.
-func (c *fleetClients) holderOf(o Options) func(context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
-		lease, err := c.requests.Leases(o.LeaseNamespace).Get(ctx, o.LeaseName, metav1.GetOptions{})
-		if err != nil {
-			return "", err
-		}
-		return ptr.Deref(lease.Spec.HolderIdentity, ""), nil
-	}
 }

@@ -12,10 +12,6 @@ import (
 	"github.com/dynamic-controller/engine/internal/writes"
 )
 
-// lastWritesAnnotation is the annotation of a released Lease that contains what handlers of its last holder have
-// written recently; see [writes.Note]. A Lease that is held does not have it.
-const lastWritesAnnotation = "dynamic-controller.github.io/last-writes"
-
 // maxNote is the maximum length of the annotation in bytes. The API server limits all annotations together to 256 KiB,
 // and the replicas of a fleet watch all Leases.
 const maxNote = 64 << 10
@@ -60,11 +56,11 @@ func (l *notedLease) Get(ctx context.Context, name string, o metav1.GetOptions) 
 func (l *notedLease) Update(
 	ctx context.Context, lease *coordinationv1.Lease, o metav1.UpdateOptions,
 ) (*coordinationv1.Lease, error) {
-	delete(lease.Annotations, lastWritesAnnotation)
+	delete(lease.Annotations, writes.NoteAnnotation)
 	if isFree(lease) {
 		note, left := l.leases.ledger.Recent().Encode(maxNote)
 		if note != "" {
-			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, lastWritesAnnotation, note)
+			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, writes.NoteAnnotation, note)
 		}
 		if left > 0 {
 			l.leases.log.Info("The oldest of the last writes do not fit in the Lease. The next leader does not wait for them",
@@ -83,7 +79,7 @@ func (n *notedLeases) observe(lease *coordinationv1.Lease) {
 	switch {
 	case isFree(lease):
 		var err error
-		if found, err = writes.ParseNote(lease.Annotations[lastWritesAnnotation]); err != nil {
+		if found, err = writes.ParseNote(lease.Annotations[writes.NoteAnnotation]); err != nil {
 			n.log.V(1).Info("Ignoring an annotation of the Lease", keyError, err.Error())
 		}
 	case *lease.Spec.HolderIdentity == n.identity:

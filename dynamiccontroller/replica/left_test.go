@@ -162,7 +162,7 @@ func TestH4_ShardIsNotAcquiredWhileEarlierWorkIsRunning(t *testing.T) {
 			t.Errorf("shard 0 was led %d times while a handler of it was running", begins.Load())
 		}
 		wantNoError(t, r.Alive()) // another replica could lead the shard
-		if slices.Contains(*r.member.synced.Load(), 0) {
+		if slices.Contains(*r.member.shards.synced.Load(), 0) {
 			t.Error("the replica reports that it could lead the shard")
 		}
 		close(left.returned)

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
 )
 
 // A rolling update restarts the next replica when the last one is ready. Lists take longer than a restart.
@@ -114,7 +116,7 @@ func TestReady_DoesNotDependOnAPlanForEver(t *testing.T) {
 				prepare(t, r)
 				r.start()
 				took := eventually(t, time.Minute, func() bool { return r.Ready() == nil })
-				if took < time.Second || took > (keepFactor+1)*testLeaseDuration {
+				if took < time.Second || took > (fleet.LeaseFactor+1)*testLeaseDuration {
 					t.Errorf("ready after %s", took)
 				}
 			})

@@ -62,7 +62,7 @@ func newReplica(cfg *rest.Config, opts Options, backend backend, clock clock) (*
 	}
 	r := &Replica{cfg: rest.CopyConfig(cfg), options: o, shutdown: &shutdown{timeout: o.ShutdownTimeout}}
 	r.leadership = &leadership{
-		options: o, log: o.log, fence: &fence{clock: clock}, shutdown: r.shutdown, onNewLeader: func(string) {},
+		options: o, log: o.log, fence: &fence{clock: clock, owner: r}, shutdown: r.shutdown, onNewLeader: func(string) {},
 		maxBackoff: maxBackoff,
 	}
 	if o.OnNewLeader != nil {
@@ -94,15 +94,14 @@ func newReplica(cfg *rest.Config, opts Options, backend backend, clock clock) (*
 			return fail(err)
 		}
 		r.leadership.maxBackoff = min(maxBackoff, o.LeaseDuration) // the shards depend on the fleet's Lease
-		fleet := &fleetLease{Interface: lease, options: o, keep: newKeep(clock)}
-		r.member = newFleetMember(r, fleet, clients, writes.ServerOf(home))
-		role, lease = election.Fleet, fleet
+		r.member = newFleetMember(r, lease, clients, clock, writes.ServerOf(home))
+		role, lease = election.Fleet, r.member.lease
 	}
 	r.leadership.elector = newElector(o, role, lease, clock)
 	r.leadership.elector.log, r.leadership.elector.connections = log, connections
 	r.leadership.elector.onNewLeader = r.leadership.onNewLeader
 	if r.member != nil {
-		r.leadership.elector.expected = r.member.heartbeat.expected
+		r.leadership.elector.expected = r.member.heartbeat.Expected
 	}
 	return r, nil
 }
@@ -122,7 +121,7 @@ func (r *Replica) Register(name string, runnable Runnable, scope Scope) error {
 		return fail(errors.New("the runnable is nil"))
 	case r.runState == stopped:
 		return fail(errStopped)
-	case r.leadership.has(name) || r.member.has(name) || contains(r.registered, name):
+	case r.hasLocked(name):
 		return fail(errors.New("the name is already used"))
 	}
 	n := namedRunnable{name, runnable}
@@ -135,13 +134,18 @@ func (r *Replica) Register(name string, runnable Runnable, scope Scope) error {
 	case ScopeLeader:
 		r.leadership.register(n)
 	case ScopeShard:
-		r.member.register(n)
+		r.member.shards.register(n)
 	case ScopeWarmShard:
-		r.member.registerWarm(n)
+		r.member.shards.registerWarm(n)
 	default:
 		return fail(fmt.Errorf("unknown scope %d", int(scope)))
 	}
 	return nil
+}
+
+// hasLocked reports whether a runnable with the name is registered.
+func (r *Replica) hasLocked(name string) bool {
+	return contains(r.registered, name) || r.leadership.has(name) || r.member != nil && r.member.shards.has(name)
 }
 
 // RegisterWithoutLeaderElection is Register with [ScopeReplica].
@@ -370,7 +374,7 @@ func (r *Replica) Status() Status {
 		s.Leader = s.Identity
 	}
 	if r.member != nil {
-		s.Shards = r.member.status()
+		s.Shards = r.member.shards.status()
 	}
 	return s
 }

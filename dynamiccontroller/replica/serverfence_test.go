@@ -209,7 +209,7 @@ func TestFenceOnServer_DenialAfterTheTermIsAnInterruption(t *testing.T) {
 func TestFenceOnServer_WritesOfAShardCarryItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFleetRig(t, newFakeLeases(), newShardRuns(), "a")
-		fence := r.member.newShard(3, 8).leadership.fence
+		fence := r.member.shards.newShard(3, 8).leadership.fence
 		if want := r.options.LeaseNamespace + "/test-shard-3"; fence.lease != want || fence.holder != r.options.Identity {
 			t.Errorf("got lease %q and holder %q", fence.lease, fence.holder)
 		}

@@ -6,27 +6,68 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
 	"github.com/dynamic-controller/engine/internal/shards"
 )
 
 // shard is one shard of a replica's layout. Its fields are used only by the goroutine of fleetMember.run, apart from
 // the leadership.
 type shard struct {
-	index      int
+	life       *fleet.Shard
 	leadership *leadership
 	campaign   *campaign // nil if the replica does not campaign for the shard
 	warmth     *warmth   // nil if the replica does not keep the shard warm
 	drain      *drain    // nil if the shard is not to be moved
-	keptUntil  time.Time // the shard is not moved until then
-	orphaned   time.Time // when the shard was first observed to be orphaned, zero if it is not
+}
+
+// collect reports to life what has ended. It returns the failures of runnables.
+func (s *shard) collect(now time.Time) (failures error) {
+	if c := s.campaign; c != nil && isClosed(c.done) {
+		s.campaign = nil
+		s.life.CampaignEnded()
+		failures = c.err
+	}
+	if w := s.warmth; w != nil {
+		select {
+		case err := <-w.group.failed:
+			failures = errors.Join(failures, err)
+			w.stop(err)
+			s.life.WarmingFailed()
+		default:
+		}
+		if isClosed(w.group.joined) {
+			errs, _ := w.group.exitErrors()
+			failures = errors.Join(failures, errs)
+			s.warmth = nil
+			s.life.WarmingEnded()
+		}
+	}
+	if d := s.drain; d != nil && !d.collected && isClosed(d.returned) {
+		d.collected = true
+		if kept := s.life.DrainEnded(d.err == nil, now); kept > 0 {
+			s.leadership.log.Info("Shard not moved, it is kept for some time", keyAfter, kept.String(), keyCause, d.err.Error())
+		}
+		if d.err != nil { // it has resumed the runnables
+			s.drain = nil
+		}
+	}
+	return failures
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // campaign is a period in which a replica campaigns for a shard, and leads it.
 type campaign struct {
-	stop     func() // ends the campaign; the lease is released once the runnables have returned
-	done     <-chan struct{}
-	err      error // the result, once done is closed
-	stopping bool
+	stop func() // ends the campaign; the lease is released once the runnables have returned
+	done <-chan struct{}
+	err  error // the result, once done is closed
 }
 
 // startCampaign campaigns until the campaign is stopped or ctx is cancelled. It calls ended when the campaign is over.
@@ -57,11 +98,9 @@ func (s *shard) lose(cause error) {
 
 // warmth is a period in which a replica keeps a shard warm.
 type warmth struct {
-	group    *runnableGroup
-	cancel   context.CancelCauseFunc
-	stopping bool
-	// stoppedAt is the time at which the warmth was stopped.
-	stoppedAt time.Time
+	group     *runnableGroup
+	cancel    context.CancelCauseFunc
+	stoppedAt time.Time // zero before
 }
 
 var errCooledDown = errors.New("this replica no longer keeps the shard warm")
@@ -82,7 +121,7 @@ func (s *shard) startWarming(ctx context.Context, of shards.Shard, runnables []n
 }
 
 func (w *warmth) stop(cause error) {
-	w.stopping, w.stoppedAt = true, time.Now()
+	w.stoppedAt = time.Now()
 	w.cancel(cause)
 	w.group.stop()
 }

@@ -9,16 +9,12 @@ import (
 // lease, and stopping the per-replica runnables. See Options.ShutdownTimeout.
 const minStepTimeout = time.Second
 
-// leaveReserve returns the time before the end of a shutdown at which all shards have ended. In this time, the leader
-// of the fleet can leave.
-func leaveReserve(timeout time.Duration) time.Duration { return min(timeout/10, time.Second) }
-
 // shutdown is the time budget for shutting down. All steps of a shutdown share one ShutdownTimeout.
 type shutdown struct {
 	timeout time.Duration
-	// within is the shutdown of the replica, and this one is that of a shard. It ends earlier by leaveReserve. Otherwise,
-	// within is nil.
-	within *shutdown
+	// within is the shutdown that this one is a part of, or nil. This one ends earlier by reserve.
+	within  *shutdown
+	reserve time.Duration
 
 	mu    sync.Mutex // guards began
 	began time.Time  // zero before the shutdown
@@ -40,7 +36,7 @@ func (s *shutdown) remaining() (time.Duration, bool) {
 		if whole, ending := s.within.left(); ending {
 			left, began = whole, true
 		}
-		left -= leaveReserve(s.within.timeout)
+		left -= s.reserve
 	}
 	if !began {
 		return 0, false

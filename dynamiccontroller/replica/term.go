@@ -29,7 +29,6 @@ type term struct {
 	of       *fence
 	clock    clock
 	validity time.Duration // of a renewal, from the time at which it was sent; 0 without leader election
-	keep     *keep         // nil unless the term is one of a shard
 	began    time.Time
 	over     chan struct{} // closed when the term ends
 
@@ -158,7 +157,7 @@ func (t *term) expire() error {
 		next := *s
 		if age := t.clock.since(s.renewed); age >= t.validity {
 			next.lose("the last confirmed renewal was sent %s ago", age.Round(time.Millisecond))
-		} else if err := t.keep.check(); err != nil {
+		} else if err := t.of.check(); err != nil {
 			next.lose("%s", err)
 		} else {
 			return nil
@@ -256,7 +255,7 @@ func (t *term) admit(ctx context.Context, recorded bool) (_ context.Context, don
 // writeGrace is the time that a recorded write has to complete after the runnables' context was cancelled.
 const writeGrace = 250 * time.Millisecond
 
-// writeContext returns the context for a write. A term can end in order at any time, for example when a shard moves. A
+// writeContext returns the context for a write. A term can end in order at any time, so that another replica leads. A
 // recorded write that has begun is then not cancelled together with its runnable, so that the next leader can wait for
 // it.
 func (t *term) writeContext(caller context.Context, recorded bool) (context.Context, context.CancelCauseFunc) {

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"context"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,12 +10,9 @@ import (
 
 	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
@@ -65,24 +61,6 @@ func NewView(name string, lifetime time.Duration, changed func()) *View {
 	}
 }
 
-// Run watches the Leases until ctx is cancelled.
-func (v *View) Run(ctx context.Context, log logr.Logger, client coordinationclient.LeaseInterface) {
-	store := &viewStore{view: v}
-	loop := listwatch.NewLoop(listwatch.NewRequests(leaseClient{client}), store, listwatch.Options{
-		Log: log, GVR: coordinationv1.SchemeGroupVersion.WithResource("leases"),
-		LabelSelector: Label + "=" + LabelValue(v.name), MaxDelay: maxDelay,
-	})
-	v.loop.Store(loop)
-	loop.Run(ctx)
-}
-
-// Relist lists the Leases again. It is used if the watch delivers nothing although Leases must have changed.
-func (v *View) Relist() {
-	if loop := v.loop.Load(); loop != nil {
-		loop.Relist()
-	}
-}
-
 // Observed returns the time at which the Lease of a member was last observed to have changed, or the zero time.
 func (v *View) Observed(identity string) time.Time {
 	v.mu.Lock()
@@ -92,90 +70,6 @@ func (v *View) Observed(identity string) time.Time {
 	}
 	return time.Time{}
 }
-
-// maxDelay limits the delay after a failed list or watch.
-const maxDelay = 5 * time.Second
-
-// leaseClient is a typed client with the methods that a Loop needs.
-type leaseClient struct {
-	client coordinationclient.LeaseInterface
-}
-
-// IsWatchListSemanticsUnSupported makes the Loop send plain lists. Leases are few, and a list is also the answer to a
-// watch that hangs, as a streaming list may do then, too.
-func (leaseClient) IsWatchListSemanticsUnSupported() bool { return true }
-
-func (c leaseClient) List(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	return c.client.List(ctx, o)
-}
-
-func (c leaseClient) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return c.client.Watch(ctx, o)
-}
-
-// viewStore passes the Leases to a view. It is used by one goroutine.
-type viewStore struct {
-	view   *View
-	listed map[string]*coordinationv1.Lease // by name; the list that is being received
-	known  map[string]*coordinationv1.Lease // the Leases of the view
-}
-
-var _ listwatch.Store = (*viewStore)(nil)
-
-// MinVersion returns an empty string: an outdated list does no harm.
-func (s *viewStore) MinVersion() string { return "" }
-
-// BeginList begins to collect a list.
-func (s *viewStore) BeginList() { s.listed = map[string]*coordinationv1.Lease{} }
-
-// Collect adds an item to the list.
-func (s *viewStore) Collect(event watch.Event) error {
-	lease, ok := event.Object.(*coordinationv1.Lease)
-	switch {
-	case !ok:
-	case event.Type == watch.Deleted:
-		delete(s.listed, lease.Name)
-	default:
-		s.listed[lease.Name] = lease
-	}
-	return nil
-}
-
-// EndList replaces the Leases of the view.
-func (s *viewStore) EndList(_ listwatch.ListResult, stored func()) {
-	before := s.known
-	s.known, s.listed = s.listed, nil
-	for name, lease := range before {
-		if s.known[name] == nil {
-			s.view.remove(lease)
-		}
-	}
-	for _, lease := range s.known {
-		s.view.put(lease)
-	}
-	s.view.setSynced()
-	if stored != nil {
-		stored()
-	}
-}
-
-// Apply records a change.
-func (s *viewStore) Apply(event watch.Event) error {
-	lease, ok := event.Object.(*coordinationv1.Lease)
-	switch {
-	case !ok || event.Type == watch.Bookmark:
-	case event.Type == watch.Deleted:
-		delete(s.known, lease.Name)
-		s.view.remove(lease)
-	default:
-		s.known[lease.Name] = lease
-		s.view.put(lease)
-	}
-	return nil
-}
-
-// Clear does nothing, because Leases are a type of every API server.
-func (s *viewStore) Clear() {}
 
 func (v *View) setSynced() {
 	v.mu.Lock()
@@ -300,6 +194,18 @@ func (s *Snapshot) Member(identity string) (Member, bool) {
 		}
 	}
 	return Member{}, false
+}
+
+// Assignments returns the plan. A plan that is missing or invalid has no assignments.
+func (s *Snapshot) Assignments(log logr.Logger) plan.Plan {
+	if s.Plan == "" {
+		return nil
+	}
+	assignments, err := plan.Decode(s.Plan)
+	if err != nil {
+		log.V(1).Info("Plan ignored", keyError, err.Error())
+	}
+	return assignments
 }
 
 // Snapshot returns the current content.

@@ -1,13 +1,9 @@
 package fleet
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
-
-	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // State is what a member reports about itself.
@@ -58,45 +54,4 @@ func DecodeState(text string) (State, error) {
 	}
 	slices.Sort(s.Warm)
 	return s, nil
-}
-
-// The Leases of a fleet. The name of the fleet is the name of its own Lease.
-
-// ShardLease returns the name of the Lease of a shard.
-func ShardLease(name string, index int) string {
-	return fmt.Sprintf("%s%d", ShardLeasePrefix(name), index)
-}
-
-// ShardLeasePrefix returns the common prefix of the names of the shards' Leases.
-func ShardLeasePrefix(name string) string { return name + "-shard-" }
-
-// PlanLease returns the name of the Lease that holds the plan.
-func PlanLease(name string) string { return name + "-plan" }
-
-// MemberLease returns the name of a member's Lease. The identity is hashed, because it can contain characters that the
-// name of an object must not.
-func MemberLease(name, identity string) string {
-	sum := sha256.Sum256([]byte(identity))
-	return name + "-member-" + hex.EncodeToString(sum[:8])
-}
-
-// MaxSuffix is the maximum number of characters that the functions add to the name of a fleet.
-const MaxSuffix = len("-member-") + 16
-
-const (
-	// Label is set on all Leases of a fleet, except the fleet's own. See [LabelValue].
-	Label = "dynamic-controller.github.io/fleet"
-	// StateAnnotation holds the state of a member.
-	StateAnnotation = "dynamic-controller.github.io/member"
-	// PlanAnnotation holds the plan.
-	PlanAnnotation = "dynamic-controller.github.io/plan"
-)
-
-// LabelValue returns the value of [Label] for the fleet with the name. A name that is too long for a label is hashed.
-func LabelValue(name string) string {
-	if len(name) <= validation.LabelValueMaxLength {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	return hex.EncodeToString(sum[:16])
 }
