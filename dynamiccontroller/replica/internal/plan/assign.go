@@ -1,6 +1,9 @@
 package plan
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // keep takes over the part of the previous plan for a shard that is still possible.
 func (s *state) keep(i int, c *copies, in Input) {
@@ -13,6 +16,11 @@ func (s *state) keep(i int, c *copies, in Input) {
 	s.finishWarming(i, c)
 	s.followHolder(i, c)
 	s.fillGaps(i, c)
+	if i < len(in.Previous) {
+		last := in.Previous[i]
+		c.swap = last.Swap && in.Settled && last.Leader == s.id(c.leader) && last.Standby == s.id(c.standby) &&
+			!c.moving() && s.canSwap(i, *c)
+	}
 }
 
 // possible returns an assignment without the members that are gone or leave, and without duplicates.
@@ -105,61 +113,79 @@ func (s *state) dropExcessWarming() {
 	}
 }
 
-// assignLeaders gives a leader to each shard that has no copy.
+// assignLeaders gives a leader to each shard that has no copy and that fits on a member.
 func (s *state) assignLeaders() {
-	for i := range s.shards {
-		if s.shards[i].leader != none {
-			continue
+	var shards []int
+	for i, c := range s.shards {
+		if c.leader == none && !s.held[i] {
+			shards = append(shards, i)
 		}
+	}
+	for _, i := range s.byObjects(shards) {
 		leader := least(len(s.members), func(m int) [6]int {
-			return [6]int{number(!s.isWarm(m, i)), s.led[m], s.copies[m]}
+			return [6]int{number(!s.canMakeRoom(m, i)), s.lacks(m, i), number(!s.isWarm(m, i)), s.led[m], s.copies[m]}
 		})
-		s.update(i, func(c *copies) { c.leader = leader })
+		if leader != none && s.canMakeRoom(leader, i) {
+			s.makeRoom(leader, i)
+			s.update(i, func(c *copies) { c.leader = leader })
+		}
 	}
 }
 
 // assignStandbys gives a standby to the shards that have none; see Input.Settled.
-func (s *state) assignStandbys(settled bool, vacant []int) {
+func (s *state) assignStandbys(settled bool, vacant []int, band band) {
 	if len(s.members) < 2 {
 		return
 	}
-	_, high := bounds(2*s.total, len(s.members))
-	fullest := slices.Max(s.copies)
-	room := make([]int, len(s.members)) // by member: up to which load it gets cold standbys
-	for m, load := range s.copies {
-		switch {
-		case settled:
-			room[m] = 2 * s.total
-		case 2*load < fullest:
-			room[m] = min(fullest, ceilDiv(2*s.total, len(s.members)))
+	share := s.newcomers(band)
+	late := s.flags(vacant)
+	for _, i := range s.missingStandbys() {
+		c, w := s.shards[i], s.weights[i]
+		fits := func(m int) bool {
+			cold := !s.isWarm(m, i) && !settled && (!late[i] || s.members[m].new)
+			newcomer := share[m] > 0 && s.copies[m]+w.size <= max(share[m], w.size)
+			return m != c.leader && s.lacks(m, i) == 0 && (!cold || newcomer)
 		}
-	}
-	for i, c := range s.shards {
-		if c.leader == none || c.standby != none {
-			continue
-		}
-		partners, room := s.partners(c.leader), slices.Clone(room)
-		for m := range room {
-			if slices.Contains(vacant, i) && !s.members[m].new {
-				room[m] = 2 * s.total
-			}
-		}
+		partners := s.partners(c.leader)
 		standby := least(len(s.members), func(m int) [6]int {
-			cold, after := !s.isWarm(m, i), s.copies[m]+weight(i)
+			cold := !s.isWarm(m, i)
 			return [6]int{
-				number(m == c.leader || cold && after > room[m]), // impossible
-				number(cold && after > high),
+				number(!fits(m)),
+				number(cold && !band.takes(s.copies[m], w.size)),
 				number(s.sameNode(m, c.leader)),
 				number(cold),
 				s.copies[m],
 				partners[m],
 			}
 		})
-		if standby == c.leader || !s.isWarm(standby, i) && s.copies[standby]+weight(i) > room[standby] {
-			continue
+		if fits(standby) {
+			s.update(i, func(c *copies) { c.standby = standby })
 		}
-		s.update(i, func(c *copies) { c.standby = standby })
 	}
+}
+
+// missingStandbys returns the shards that have a leader only. The largest come first.
+func (s *state) missingStandbys() (shards []int) {
+	for i, c := range s.shards {
+		if c.leader != none && c.standby == none {
+			shards = append(shards, i)
+		}
+	}
+	slices.SortStableFunc(shards, func(a, b int) int { return cmp.Compare(s.weights[b].size, s.weights[a].size) })
+	return shards
+}
+
+// newcomers returns the size up to which each member gets cold standbys before the fleet has settled. It is zero
+// unless the member has less than half the copies of the fullest.
+func (s *state) newcomers(band band) []int {
+	fullest := min(slices.Max(s.copies), band.high)
+	sizes := make([]int, len(s.members))
+	for m, size := range s.copies {
+		if 2*size < fullest {
+			sizes[m] = fullest
+		}
+	}
+	return sizes
 }
 
 // least returns the member with the least cost, or none if there are no members. Costs are compared number by number.

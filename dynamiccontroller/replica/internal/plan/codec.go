@@ -22,11 +22,15 @@ const (
 
 // encoded is the JSON form of a plan. Shards contains the indexes of the leader, the standby, the warming member, the
 // replaced one and the one that the leadership comes from. Absent is -1, and left out at the end. Format is omitted for
-// the first format. A new format is written one version after it can be read.
+// the first format. A new format is written one version after it can be read. Versions that do not know a field ignore
+// it.
 type encoded struct {
-	Format  int      `json:"format,omitempty"`
-	Members []string `json:"members"` // sorted
-	Shards  [][]int  `json:"shards"`
+	Format  int           `json:"format,omitempty"`
+	Members []string      `json:"members"` // sorted
+	Shards  [][]int       `json:"shards"`
+	Swaps   []int         `json:"swaps,omitempty"` // shards, sorted
+	Unled   *encodedUnled `json:"unled,omitempty"`
+	Loads   [][]int       `json:"loads,omitempty"` // by shard: work and objects, or nothing
 }
 
 const planFormat = 1
@@ -40,7 +44,7 @@ func (a *Assignment) fields() [columns]*string {
 }
 
 // Encode returns a plan as JSON. Equal plans have equal encodings. With 256 shards and 50 members, an encoding has
-// about 3 kB, plus the IDs of the members.
+// about 3 kB, plus 2 to 5 kB of loads and the IDs of the members.
 func (p Plan) Encode() (string, error) {
 	index := map[string]int{}
 	for _, a := range p {
@@ -71,6 +75,15 @@ func (p Plan) Encode() (string, error) {
 			}
 		}
 		e.Shards[i] = row
+		if a.Swap {
+			e.Swaps = append(e.Swaps, i)
+		}
+	}
+	if err := e.setUnled(p); err != nil {
+		return "", err
+	}
+	if err := e.setLoads(p); err != nil {
+		return "", err
 	}
 	data, err := json.Marshal(e)
 	if err != nil {
@@ -118,6 +131,15 @@ func Decode(s string) (Plan, error) {
 				*fields[column] = e.Members[m]
 			}
 		}
+	}
+	if err := e.swapsOf(p); err != nil {
+		return nil, err
+	}
+	if err := e.unledOf(p); err != nil {
+		return nil, err
+	}
+	if err := e.loadsOf(p); err != nil {
+		return nil, err
 	}
 	return p, nil
 }

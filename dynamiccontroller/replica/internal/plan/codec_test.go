@@ -34,7 +34,10 @@ func TestEncode_256ShardsOf50MembersFitIn16KiB(t *testing.T) {
 	}
 	p := make(plan.Plan, 256)
 	for i := range p { // moves in progress are few, but the limit should hold anyway
-		p[i] = plan.Assignment{Leader: id(i), Standby: id(i + 1), Warming: id(i + 2), Replaces: id(i), From: id(i + 3)}
+		p[i] = plan.Assignment{
+			Leader: id(i), Standby: id(i + 1), Warming: id(i + 2), Replaces: id(i), From: id(i + 3),
+			Load: plan.Load{Work: 1000 + i, Objects: 10_000 + i},
+		}
 	}
 	s, err := p.Encode()
 	if err != nil {
@@ -64,6 +67,10 @@ func TestEncode_ReturnsAnErrorIfThePlanCannotBeDecoded(t *testing.T) {
 			"plan: members[0] has 1025 bytes, want at most 1024"},
 		"an ID that JSON cannot represent": {plan.Plan{{Leader: "\xff"}},
 			`plan: members[0] is "\xff", want valid UTF-8`},
+		"a load that is too great": {plan.Plan{{}, {Load: plan.Load{Work: 1, Objects: plan.MaxLoad + 1}}},
+			"plan: loads[1][1] is 1073741825, want 0 to 1073741824"},
+		"an unknown reason": {plan.Plan{{}, {Unled: "x"}},
+			`plan: shard 1 is unled because of "x", which is unknown`},
 		"an encoding that is too long": {longPlan(), "plan: 309814 bytes, want at most 262144"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,6 +115,22 @@ func TestDecode_ErrorsNameTheField(t *testing.T) {
 			"plan: shards has 4097 items, want at most 4096"},
 		"too many members": {`{"members":["a"` + strings.Repeat(`,"a"`, 4096) + `],"shards":[]}`,
 			"plan: members has 4097 items, want at most 4096"},
+		"a negative load": {`{"members":[],"shards":[[],[]],"loads":[[],[-1,0]]}`,
+			"plan: loads[1][0] is -1, want 0 to 1073741824"},
+		"a load that is too great": {`{"members":[],"shards":[[]],"loads":[[0,1073741825]]}`,
+			"plan: loads[0][1] is 1073741825, want 0 to 1073741824"},
+		"a load without objects": {`{"members":[],"shards":[[]],"loads":[[1]]}`,
+			"plan: loads[0] has 1 numbers, want none, or work and objects"},
+		"too many loads": {`{"members":[],"shards":[[]],"loads":[[],[]]}`,
+			"plan: loads has 2 items, want at most the 1 of shards"},
+		"an unled shard that does not exist": {`{"members":[],"shards":[[]],"unled":{"capacity":[1]}}`,
+			"plan: unled.capacity[0] is 1, want an index of the 1 shards that occurs once"},
+		"a shard that is unled for two reasons": {`{"members":[],"shards":[[]],"unled":{"held":[0],"capacity":[0]}}`,
+			"plan: unled.capacity[0] is 0, want an index of the 1 shards that occurs once"},
+		"a swap of a shard that does not exist": {`{"members":[],"shards":[[]],"swaps":[-1]}`,
+			"plan: swaps[0] is -1, want sorted indexes of the 1 shards"},
+		"swaps that are not sorted": {`{"members":[],"shards":[[],[]],"swaps":[1,0]}`,
+			"plan: swaps[1] is 0, want sorted indexes of the 2 shards"},
 		"too many bytes": {strings.Repeat(" ", plan.MaxEncoded+1), "plan: 262145 bytes, want at most 262144"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -163,6 +186,19 @@ func TestFormats_AreReadAndWrittenAsBefore(t *testing.T) {
 		t.Errorf("got %v, %v", got, err)
 	}
 	if s, err := want.Encode(); err != nil || s != text {
+		t.Errorf("got %s, %v", s, err)
+	}
+	const optional = `{"members":["a","b"],"shards":[[0,1],[],[1],[]],` +
+		`"swaps":[0],"unled":{"held":[1],"capacity":[3]},"loads":[[],[5,0],[7,9]]}`
+	want = plan.Plan{
+		{Leader: "a", Standby: "b", Swap: true}, {Unled: plan.UnledHeld, Load: plan.Load{Work: 5}},
+		{Leader: "b", Load: plan.Load{Work: 7, Objects: 9}}, {Unled: plan.UnledCapacity},
+	}
+	got, err = plan.Decode(optional)
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if s, err := want.Encode(); err != nil || s != optional {
 		t.Errorf("got %s, %v", s, err)
 	}
 	if _, err := plan.Decode(`{"format":2,"shards":[]}`); err == nil || !strings.Contains(err.Error(), "format 2") {

@@ -1,112 +1,70 @@
 package plan
 
-import "slices"
-
-// moveCopies begins moves of copies. Moves that reduce the load of members above the limit come first, then those that
-// put the copies of a shard on different nodes, then those to members that have too little.
-func (s *state) moveCopies() {
+// moveCopies begins moves of copies. Moves that reduce the load of members above the band come first, then those that
+// put the copies of a shard on different nodes, then those to members below the band.
+func (s *state) moveCopies(band band) {
 	if len(s.members) < 3 {
 		return // each member has a copy of each shard
 	}
-	low, high := bounds(2*s.total, len(s.members))
-	for s.relieve(high) {
+	s.unload()
+	for s.relieve(band) {
 	}
 	for i := range s.shards {
-		s.separate(i, high)
+		s.separate(i, band)
 	}
-	for s.fill(low) {
+	for s.fill(band) {
 	}
 }
 
-// relieve begins a move from a member above the limit to one below it, and reports whether it has begun one. Both
-// copies of a shard are put on one node only if it is otherwise impossible to reduce the member's load.
-func (s *state) relieve(high int) bool {
+// relieve begins a transfer from a member above the band, and reports whether it has begun one. Both copies of a shard
+// are put on one node only if it is otherwise impossible to reduce the member's load.
+func (s *state) relieve(band band) bool {
+	search := s.newSearch(band)
 	for _, source := range descending(s.copies) {
-		if s.copies[source] <= high {
+		if s.copies[source] <= band.high {
 			break
 		}
 		if !s.canMove(source, 1) {
 			continue
 		}
-		apart := slices.ContainsFunc(ascending(s.copies), func(dest int) bool {
-			return s.copies[dest] < high && !s.members[dest].new && s.best(source, dest, true, true) != none
-		})
-		for _, dest := range ascending(s.copies) {
-			if s.copies[dest] >= high {
-				break
-			}
-			if s.canReceive(dest, 1) && s.move(s.best(source, dest, apart, false), source, dest) {
-				return true
-			}
+		if s.begin(search.from(source, apart)) {
+			return true
+		}
+		if !search.from(source, later).valid && s.begin(search.from(source, together)) {
+			return true
 		}
 	}
 	return false
 }
 
-// fill begins a move to a member with too few copies, and reports whether it has begun one.
-func (s *state) fill(low int) bool {
+// fill begins a transfer to a member below the band, and reports whether it has begun one.
+func (s *state) fill(band band) bool {
+	search := s.newSearch(band)
 	for _, dest := range ascending(s.copies) {
-		if s.copies[dest] >= low {
+		if s.copies[dest] >= band.low {
 			break
 		}
-		if !s.canReceive(dest, 1) {
-			continue
-		}
-		for _, source := range descending(s.copies) {
-			if s.copies[source] <= low {
-				break
-			}
-			if s.canMove(source, 1) && s.move(s.best(source, dest, true, false), source, dest) {
-				return true
-			}
+		if s.canReceive(dest, 1) && s.begin(search.to(dest)) {
+			return true
 		}
 	}
 	return false
 }
 
-// move begins to move a copy of a shard, and reports whether it has begun. It does nothing if there is no shard, or if
-// a member cannot take part in another move.
+// move begins to move a copy of a shard, and reports whether it has begun. It does nothing if a member cannot take part
+// in another move, or if dest has no room.
 func (s *state) move(i, source, dest int) bool {
-	if i == none || !s.canMove(source, 1) || !s.canReceive(dest, 1) {
+	if !s.canMove(source, 1) || !s.canReceive(dest, 1) || s.lacks(dest, i) > 0 {
 		return false
 	}
 	s.update(i, func(c *copies) { c.warming, c.replaces = dest, source })
 	return true
 }
 
-// best returns the shard whose copy should move from source to dest, or none. If apart is set, the move must not put
-// both copies of a shard on one node. Shards with a move in progress count only if moving is set.
-func (s *state) best(source, dest int, apart, moving bool) int {
-	partners := s.partners(dest)
-	best, bestCost := none, [5]int{}
-	for i, c := range s.shards {
-		leader, standby := c.planned()
-		if leader != source && standby != source || leader == dest || standby == dest || c.moving() && !moving ||
-			leader == source && s.isKept(i, c) {
-			continue
-		}
-		other := leader + standby - source
-		together := number(s.sameNode(dest, other)) - number(s.sameNode(source, other))
-		if apart && together > 0 {
-			continue
-		}
-		cost := [5]int{
-			number(!s.isWarm(dest, i)),
-			together,
-			number(leader == source), // a standby moves without a handover
-			partners[max(other, 0)],
-		}
-		if best == none || slices.Compare(cost[:], bestCost[:]) < 0 {
-			best, bestCost = i, cost
-		}
-	}
-	return best
-}
-
 // separate begins to move a copy of a shard to another node if both are on the same one. If no member of another node
 // has room, two shards exchange copies.
-func (s *state) separate(i, high int) {
-	c := s.shards[i]
+func (s *state) separate(i int, band band) {
+	c, size := s.shards[i], s.weights[i].size
 	if s.nodes < 2 || c.moving() || !s.sameNode(c.leader, c.standby) {
 		return
 	}
@@ -116,10 +74,10 @@ func (s *state) separate(i, high int) {
 	}
 	full := true
 	for _, dest := range ascending(s.copies) {
-		if s.copies[dest] >= high {
+		if !band.takes(s.copies[dest], size) {
 			break
 		}
-		if s.sameNode(dest, other) || s.members[dest].new {
+		if s.sameNode(dest, other) || s.members[dest].new || s.lacks(dest, i) > 0 {
 			continue
 		}
 		full = false
@@ -128,13 +86,13 @@ func (s *state) separate(i, high int) {
 		}
 	}
 	if full {
-		s.exchange(i, source, other)
+		s.exchangeNodes(i, source, other, band.high)
 	}
 }
 
-// exchange begins to move the copy of a shard that source has to a member of another node, which gives source a copy of
-// another shard.
-func (s *state) exchange(i, source, other int) {
+// exchangeNodes begins to move the copy of a shard that source has to a member of another node, which gives source a
+// copy of another shard.
+func (s *state) exchangeNodes(i, source, other, high int) {
 	if !s.canMove(source, 2) || s.members[source].new {
 		return
 	}
@@ -144,7 +102,10 @@ func (s *state) exchange(i, source, other int) {
 		}
 		for _, dest := range []int{c.standby, c.leader} {
 			remaining := c.leader + c.standby - dest
-			if s.sameNode(dest, other) || s.sameNode(source, remaining) || !s.canReceive(dest, 2) {
+			more := s.weights[i].size - s.weights[j].size // that dest gets
+			if s.sameNode(dest, other) || s.sameNode(source, remaining) || !s.canReceive(dest, 2) ||
+				s.copies[dest]+more > max(high, s.copies[dest]) || s.copies[source]-more > max(high, s.copies[source]) ||
+				s.lacks(dest, i) > 0 || s.lacks(source, j) > 0 {
 				continue
 			}
 			s.move(i, source, dest)

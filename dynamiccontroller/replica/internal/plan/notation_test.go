@@ -1,13 +1,14 @@
 package plan_test
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 )
 
-// parse returns a plan in the notation of the tests: "leader standby warming>replaces <from" for each shard, with the
-// last three optional and "-" for no member.
+// parse returns a plan in the notation of the tests: "leader standby warming>replaces <from swap !unled work/objects"
+// for each shard, with the last six optional and "-" for no member.
 func parse(shards ...string) plan.Plan {
 	p := make(plan.Plan, len(shards))
 	for i, s := range shards {
@@ -15,7 +16,14 @@ func parse(shards ...string) plan.Plan {
 			field = strings.TrimPrefix(field, "-")
 			warming, replaces, isWarming := strings.Cut(field, ">")
 			from, isFrom := strings.CutPrefix(field, "<")
+			unled, isUnled := strings.CutPrefix(field, "!")
 			switch {
+			case field == "swap":
+				p[i].Swap = true
+			case isUnled:
+				p[i].Unled = plan.Unled(unled)
+			case strings.Contains(field, "/"):
+				p[i].Load = loadOf(field)
 			case isWarming:
 				p[i].Warming, p[i].Replaces = warming, replaces
 			case isFrom:
@@ -47,9 +55,40 @@ func format(p plan.Plan) string {
 		if a.From != "" {
 			fields = append(fields, "<"+a.From)
 		}
+		if a.Swap {
+			fields = append(fields, "swap")
+		}
+		if a.Unled != "" {
+			fields = append(fields, "!"+string(a.Unled))
+		}
+		if a.Load != (plan.Load{}) {
+			fields = append(fields, fmt.Sprintf("%d/%d", a.Load.Work, a.Load.Objects))
+		}
 		shards[i] = strings.Join(fields, " ")
 	}
 	return strings.Join(shards, " | ")
+}
+
+// loadOf returns the load in the notation "work/objects".
+func loadOf(s string) (l plan.Load) {
+	if _, err := fmt.Sscanf(s, "%d/%d", &l.Work, &l.Objects); err != nil {
+		panic(err)
+	}
+	return l
+}
+
+// loadsOf returns loads in the notation "work/objects work/objects ...".
+func loadsOf(s string) (loads []plan.Load) {
+	for _, field := range strings.Fields(s) {
+		loads = append(loads, loadOf(field))
+	}
+	return loads
+}
+
+// limited returns a member with a capacity.
+func limited(capacity int, m plan.Member) plan.Member {
+	m.Capacity = capacity
+	return m
 }
 
 // member returns a member that keeps shards warm.

@@ -3,7 +3,7 @@ package plan
 // MaxShards is the maximum number of shards in a plan.
 const MaxShards = 4096
 
-// Assignment is the plan for one shard. The fields are IDs of members. They can be empty.
+// Assignment is the plan for one shard. Members are given by their IDs, which can be empty.
 type Assignment struct {
 	// Leader should lead the shard. It keeps the shard warm and campaigns for its Lease.
 	Leader string
@@ -18,7 +18,26 @@ type Assignment struct {
 	// acquired the Lease after a crash. From is empty when Leader holds the Lease. It is the Standby if the two have
 	// swapped, and otherwise no copy.
 	From string
+	// Swap is set if Leader hands the leadership over to Standby when one of the two has ended another move. Until then,
+	// members ignore it.
+	Swap bool
+	// Unled is the reason if the plan gives the shard no leader although there are members. No member must lead the shard
+	// then, whether its Lease is free or not.
+	Unled Unled
+	// Load is the load on which the plan is based. It is kept from plan to plan until the reported load differs from it
+	// by more than half; see [Load].
+	Load Load
 }
+
+// Unled is the reason why a shard has no leader.
+type Unled string
+
+const (
+	// UnledHeld means that the shard is in Input.Held.
+	UnledHeld Unled = "held"
+	// UnledCapacity means that no member has room for the shard, even without standbys.
+	UnledCapacity Unled = "capacity"
+)
 
 // Plan contains the assignments of all shards, by index.
 type Plan []Assignment
@@ -44,6 +63,9 @@ type Member struct {
 	// Flapping is set if the member's process has ended several times shortly after its start. It gets nothing, unless
 	// all other members are flapping or leaving, too.
 	Flapping bool
+	// Capacity is the number of objects that the member's copies can have together. Zero means that there is no limit. A
+	// shard with an unknown load has as many objects as the others on average.
+	Capacity int
 }
 
 // Input is the state that the next plan depends on. The order of members has no influence.
@@ -66,6 +88,11 @@ type Input struct {
 	Settled bool
 	// Vacant contains shards that have had no standby for some time. They get one although the fleet has not settled.
 	Vacant []int
+	// Loads contains the load of each shard as its leader reports it. Missing loads are unknown.
+	Loads []Load
+	// Held contains shards that no member must lead now, for example because their last leaders have crashed. They get no
+	// copies, and lose those that they have.
+	Held []int
 	// Previous is the last plan. It can be nil, have another length, and contain members that are not alive.
 	Previous Plan
 }
@@ -74,14 +101,21 @@ type Input struct {
 func Next(in Input) Plan {
 	s := newState(in)
 	for i := range s.shards {
-		s.update(i, func(c *copies) { s.keep(i, c, in) })
+		if !s.held[i] {
+			s.update(i, func(c *copies) { s.keep(i, c, in) })
+		}
 	}
 	s.dropExcessWarming()
-	s.assignLeaders()
-	s.assignStandbys(in.Settled, in.Vacant)
 	if in.Settled {
-		s.swapLeaders()
-		s.moveCopies()
+		s.dropStandbys()
+	}
+	s.assignLeaders()
+	led, copies := s.bands()
+	s.assignStandbys(in.Settled, in.Vacant, copies)
+	if in.Settled {
+		s.moveCopies(copies)
+		s.swapLeaders(led)
+		s.rearrange(led, copies)
 	}
 	return s.plan()
 }

@@ -3,6 +3,7 @@ package plan_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -26,8 +27,24 @@ func assignments(id *rapid.Generator[string]) *rapid.Generator[plan.Assignment] 
 			Warming:  id.Draw(t, "warming"),
 			Replaces: id.Draw(t, "replaces"),
 			From:     id.Draw(t, "from"),
+			Swap:     rapid.Bool().Draw(t, "swap"),
+			Unled:    rapid.SampledFrom([]plan.Unled{"", "", plan.UnledHeld, plan.UnledCapacity}).Draw(t, "unled"),
+			Load:     anyLoad(0, plan.MaxLoad).Draw(t, "load"),
 		}
 	})
+}
+
+// anyLoad generates loads, many of which are unknown. The extremes are from low to high.
+func anyLoad(low, high int) *rapid.Generator[plan.Load] {
+	number := rapid.OneOf(rapid.IntRange(0, 20), rapid.IntRange(0, 1000), rapid.IntRange(low, high))
+	return rapid.OneOf(rapid.Just(plan.Load{}), rapid.Custom(func(t *rapid.T) plan.Load {
+		return plan.Load{Work: number.Draw(t, "work"), Objects: number.Draw(t, "objects")}
+	}))
+}
+
+// anyCapacity generates capacities, many of which are no limit.
+func anyCapacity() *rapid.Generator[int] {
+	return rapid.OneOf(rapid.Just(0), rapid.IntRange(-1, 5), rapid.IntRange(0, 3000))
 }
 
 // count generates numbers from low to high, which are equally likely.
@@ -48,7 +65,7 @@ func inputs(shards int) *rapid.Generator[plan.Input] {
 			Warm:    rapid.SliceOfN(rapid.IntRange(-2, shards+2), 0, shards).Draw(t, "warm"),
 			Kept:    rapid.SliceOfN(rapid.IntRange(-2, shards+2), 0, 3).Draw(t, "kept"),
 			Leaving: count(0, 9).Draw(t, "leaving") == 0, New: count(0, 4).Draw(t, "new") == 0,
-			Flapping: count(0, 9).Draw(t, "flapping") == 0,
+			Flapping: count(0, 9).Draw(t, "flapping") == 0, Capacity: anyCapacity().Draw(t, "capacity"),
 		}
 	})
 	return rapid.Custom(func(t *rapid.T) plan.Input {
@@ -61,6 +78,8 @@ func inputs(shards int) *rapid.Generator[plan.Input] {
 			Holders:  rapid.SliceOfN(ids(), holders, holders).Draw(t, "holders"),
 			Settled:  rapid.Bool().Draw(t, "settled"),
 			Vacant:   rapid.SliceOfN(rapid.IntRange(-2, shards+2), 0, 3).Draw(t, "vacant"),
+			Loads:    rapid.SliceOfN(anyLoad(math.MinInt, math.MaxInt), 0, shards+2).Draw(t, "loads"),
+			Held:     rapid.SliceOfN(rapid.IntRange(-2, shards+2), 0, 2).Draw(t, "held"),
 			Previous: rapid.SliceOfN(assignments(ids()), previous, previous).Draw(t, "previous"),
 		}
 	})
@@ -108,9 +127,15 @@ func checkPlan(in plan.Input, p plan.Plan) error {
 			holder = in.Holders[i]
 		}
 		switch {
-		case a.Leader == "" && len(alive) > 0:
-			return fmt.Errorf("shard %d has no leader", i)
-		case a.Leader == "" && a != plan.Assignment{}:
+		case slices.Contains(in.Held, i):
+			if want := (plan.Assignment{Unled: plan.UnledHeld, Load: a.Load}); a != want {
+				return fmt.Errorf("shard %d is held, but got %v", i, a)
+			}
+		case a.Unled == plan.UnledHeld:
+			return fmt.Errorf("shard %d is not held", i)
+		case (a.Leader == "" && len(alive) > 0) != (a.Unled != ""):
+			return fmt.Errorf("shard %d has leader %q and is unled because of %q", i, a.Leader, a.Unled)
+		case a.Leader == "" && a != plan.Assignment{Unled: a.Unled, Load: a.Load}:
 			return fmt.Errorf("shard %d has copies, but no leader", i)
 		case a.Leader != "" && a.Leader == a.Standby:
 			return fmt.Errorf("shard %d: leader and standby are the same", i)
@@ -118,15 +143,15 @@ func checkPlan(in plan.Input, p plan.Plan) error {
 			return fmt.Errorf("shard %d: a copy is warming", i)
 		case (a.Warming == "") != (a.Replaces == ""), a.Replaces != "" && a.Replaces != a.Leader && a.Replaces != a.Standby:
 			return fmt.Errorf("shard %d: warming replaces no copy", i)
+		case a.Swap && (a.Standby == "" || a.Warming != "" || a.From != ""):
+			return fmt.Errorf("shard %d: the leader cannot swap with the standby", i)
 		case a.From != "" && a.From == a.Leader:
 			return fmt.Errorf("shard %d: the leader hands over to itself", i)
 		case holder != "" && holder != a.Leader && holder != a.From:
 			return fmt.Errorf("shard %d: the holder neither leads nor hands over", i)
-		case in.Settled && len(alive) > 1 && a.Standby == "":
-			return fmt.Errorf("shard %d has no standby", i)
 		}
 	}
-	return nil
+	return checkCapacity(in, p)
 }
 
 // moves returns the moves that each member takes part in.
@@ -211,7 +236,7 @@ func follow(in plan.Input, p plan.Plan) plan.Input {
 		if i < len(in.Holders) && alive[in.Holders[i]] {
 			holder = in.Holders[i]
 		}
-		if holder == "" || holder == a.From {
+		if holder == "" || holder == a.From || a.Unled != "" {
 			holder = a.Leader
 		}
 		next.Holders[i] = holder
@@ -243,10 +268,32 @@ func settle(t interface{ Fatalf(string, ...any) }, in plan.Input) (plan.Plan, in
 		if step > 2 && slices.Equal(p, last) && len(begun) == 0 {
 			return p, step
 		}
+		if step > 2 {
+			if err := checkProgress(in, p); err != nil {
+				t.Fatalf("from %s to %s: %v", format(in.Previous), format(p), err)
+			}
+		}
 		in, last = follow(in, p), p
 	}
 	t.Fatalf("no fixed point after %d steps: %s", limit, format(last))
 	return nil, 0
+}
+
+// checkProgress returns an error if a plan changes copies without decreasing the measure.
+func checkProgress(in plan.Input, p plan.Plan) error {
+	changed := false
+	for i, a := range p {
+		before := in.Previous[i]
+		changed = changed || a.Warming != "" && a.Warming != before.Warming || a.From != "" && before.Warming != a.Leader &&
+			before.Leader != a.Leader && !before.Swap || a.Swap && !before.Swap
+	}
+	next := in
+	next.Previous = p
+	before, after := plan.Measure(in), plan.Measure(next)
+	if order := slices.Compare(after, before); order > 0 || order == 0 && changed {
+		return fmt.Errorf("the measure was %v and is %v", before, after)
+	}
+	return nil
 }
 
 // loads returns the numbers of shards that each member leads, and of its copies.
@@ -298,10 +345,44 @@ func lopsided() *rapid.Generator[plan.Input] {
 	})
 }
 
-func TestNext_ReachesAFixedPointThatIsBalanced(t *testing.T) {
+// equalLoads returns in without loads, capacities and held shards.
+func equalLoads(in plan.Input) plan.Input {
+	in.Loads, in.Held = nil, nil
+	for m := range in.Members {
+		in.Members[m].Capacity = 0
+	}
+	for i := range in.Previous {
+		in.Previous[i].Load = plan.Load{}
+	}
+	return in
+}
+
+func TestNext_ReachesAFixedPointWithAnyLoadsAndCapacities(t *testing.T) {
 	steps := 0
 	rapid.Check(t, func(t *rapid.T) {
 		in := rapid.OneOf(lopsided(), inputs(40)).Draw(t, "in")
+		loads, capacities := anyLoad(0, plan.MaxLoad), anyCapacity()
+		if rapid.Bool().Draw(t, "similar loads") {
+			loads, capacities = anyLoad(0, 50), rapid.IntRange(0, 500)
+		}
+		in.Loads = rapid.SliceOfN(loads, 0, 60).Draw(t, "loads")
+		in.Settled = true
+		for i := range in.Members {
+			in.Members[i].Kept = nil // its moves would not end
+			if rapid.Bool().Draw(t, "limited") {
+				in.Members[i].Capacity = capacities.Draw(t, "capacity")
+			}
+		}
+		_, n := settle(t, in)
+		steps = max(steps, n)
+	})
+	t.Logf("at most %d steps", steps)
+}
+
+func TestNext_ReachesAFixedPointThatIsBalanced(t *testing.T) {
+	steps := 0
+	rapid.Check(t, func(t *rapid.T) {
+		in := equalLoads(rapid.OneOf(lopsided(), inputs(40)).Draw(t, "in"))
 		in.Settled = true
 		for i := range in.Members {
 			in.Members[i].Kept = nil // its moves would not end

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 )
 
@@ -12,23 +11,11 @@ const maxMoves = 2
 // none is the index of a member that does not exist.
 const none = -1
 
-// weight is the load that a shard puts on each of its copies, and that its leadership puts on its leader. It is the
-// only place that assigns a load to a shard.
-func weight(int) int { return 1 }
-
-// member is a member that can be assigned shards.
-type member struct {
-	id   string
-	node int    // members with the same number are on the same machine
-	warm []bool // by shard
-	kept []bool // by shard
-	new  bool
-}
-
 // copies is the assignment of one shard. Members are indexes into state.members, or none.
 type copies struct {
 	leader, standby, warming, replaces, from int
 	holder                                   int // holds the Lease
+	swap                                     bool
 }
 
 // nobody is the assignment of a shard without any member.
@@ -37,6 +24,8 @@ var nobody = copies{leader: none, standby: none, warming: none, replaces: none, 
 // planned returns the copies that remain when the shard's move is completed.
 func (c copies) planned() (leader, standby int) {
 	switch {
+	case c.swap:
+		return c.standby, c.leader
 	case c.warming == none:
 		return c.leader, c.standby
 	case c.replaces == c.leader:
@@ -46,83 +35,50 @@ func (c copies) planned() (leader, standby int) {
 	}
 }
 
-// moving reports whether a move of the shard is in progress.
-func (c copies) moving() bool { return c.warming != none || c.from != none }
+// moving reports whether a move of the shard is in progress or planned.
+func (c copies) moving() bool { return c.warming != none || c.from != none || c.swap }
 
 // stopWarming ends the warming.
 func (c *copies) stopWarming() { c.warming, c.replaces = none, none }
 
-// state is the plan that Next is working on. The loads are those after all moves.
+// state is the plan that Next is working on.
 type state struct {
 	members []member // without those that leave, by ID
 	index   map[string]int
 	nodes   int // the number of machines
 	shards  []copies
-	total   int   // the weight of all shards
-	led     []int // by member: the weight of the shards that it leads
-	copies  []int // by member: the weight of its copies
-	moves   []int // by member: the moves that it takes part in
+	held    []bool    // by shard
+	loads   []Load    // by shard
+	weights []weights // by shard
+
+	// By member, after all moves:
+	led     []int // the work of the shards that it leads
+	copies  []int // the size of its copies
+	objects []int // the objects of its copies
+
+	// By member, during the moves:
+	present []int // the objects of its copies, with those that it gets and those that it loses
+	moves   []int // the moves that it takes part in
 }
 
 func newState(in Input) *state {
 	s := &state{index: map[string]int{}, shards: make([]copies, min(max(in.Shards, 0), MaxShards))}
+	s.held, s.loads = s.flags(in.Held), make([]Load, len(s.shards))
 	for i := range s.shards {
 		s.shards[i] = nobody
-		s.total += weight(i)
-	}
-	merged := mergeMembers(in.Members)
-	steady := false // whether a member neither leaves nor flaps
-	for _, m := range merged {
-		steady = steady || !m.Leaving && !m.Flapping
-	}
-	nodes := map[string]int{}
-	for _, id := range slices.Sorted(maps.Keys(merged)) {
-		m := merged[id]
-		if m.Leaving || m.Flapping && steady {
-			continue
+		if i < len(in.Previous) {
+			s.loads[i] = Load{}.next(in.Previous[i].Load)
 		}
-		node, known := nodes[m.Node]
-		if !known || m.Node == "" {
-			node = s.nodes
-			nodes[m.Node] = node
-			s.nodes++
+		if i < len(in.Loads) {
+			s.loads[i] = s.loads[i].next(in.Loads[i])
 		}
-		s.index[id] = len(s.members)
-		s.members = append(s.members, member{id: id, node: node, warm: s.flags(m.Warm), kept: s.flags(m.Kept), new: m.New})
 	}
-	s.led, s.copies = make([]int, len(s.members)), make([]int, len(s.members))
-	s.moves = make([]int, len(s.members))
+	s.weights = weigh(s.loads)
+	s.addMembers(in.Members)
+	for _, sums := range []*[]int{&s.led, &s.copies, &s.objects, &s.present, &s.moves} {
+		*sums = make([]int, len(s.members))
+	}
 	return s
-}
-
-// flags returns a slice that is true for the given shards.
-func (s *state) flags(shards []int) []bool {
-	flags := make([]bool, len(s.shards))
-	for _, i := range shards {
-		if i >= 0 && i < len(flags) {
-			flags[i] = true
-		}
-	}
-	return flags
-}
-
-// mergeMembers returns the members by ID. The result does not depend on the order of members, even if an ID occurs
-// several times.
-func mergeMembers(members []Member) map[string]Member {
-	merged := make(map[string]Member, len(members))
-	for _, m := range members {
-		if m.ID == "" {
-			continue
-		}
-		if other, ok := merged[m.ID]; ok {
-			m.Leaving = m.Leaving || other.Leaving
-			m.New, m.Flapping = m.New || other.New, m.Flapping || other.Flapping
-			m.Node = max(m.Node, other.Node)
-			m.Warm, m.Kept = slices.Concat(m.Warm, other.Warm), slices.Concat(m.Kept, other.Kept)
-		}
-		merged[m.ID] = m
-	}
-	return merged
 }
 
 // find returns the index of a member that can be assigned shards, or none.
@@ -141,24 +97,32 @@ func (s *state) id(m int) string {
 	return s.members[m].id
 }
 
-// update changes the assignment of a shard, and the loads and moves with it.
+// update changes the assignment of a shard, and the sums of its members with it.
 func (s *state) update(i int, change func(*copies)) {
-	s.count(s.shards[i], weight(i), -1)
+	s.count(s.shards[i], s.weights[i], -1)
 	change(&s.shards[i])
-	s.count(s.shards[i], weight(i), 1)
+	s.count(s.shards[i], s.weights[i], 1)
 }
 
-// count adds a shard's load and moves to those of its members, or subtracts them if sign is -1.
-func (s *state) count(c copies, load, sign int) {
+// count adds a shard's weights and moves to the sums of its members, or subtracts them if sign is -1.
+func (s *state) count(c copies, w weights, sign int) {
 	add := func(sums []int, m, n int) {
 		if m != none {
 			sums[m] += sign * n
 		}
 	}
 	leader, standby := c.planned()
-	add(s.led, leader, load)
-	add(s.copies, leader, load)
-	add(s.copies, standby, load)
+	add(s.led, leader, w.work)
+	for _, m := range []int{leader, standby} {
+		add(s.copies, m, w.size)
+		add(s.objects, m, w.objects)
+	}
+	for _, m := range []int{c.leader, c.standby, c.warming} {
+		add(s.present, m, w.objects)
+	}
+	if c.from != c.standby {
+		add(s.present, c.from, w.objects)
+	}
 	if c.warming != none {
 		add(s.moves, c.warming, 1)
 		add(s.moves, c.replaces, 1)
@@ -167,6 +131,18 @@ func (s *state) count(c copies, load, sign int) {
 		add(s.moves, c.from, 1)
 		add(s.moves, c.leader, 1)
 	}
+}
+
+// bands returns the bands of led and of copies, as if no standby were missing.
+func (s *state) bands() (led, copies band) {
+	var works, sizes []share
+	for i, c := range s.shards {
+		if c.leader != none {
+			works = append(works, share{weight: s.weights[i].work, copies: 1})
+			sizes = append(sizes, share{weight: s.weights[i].size, copies: 2})
+		}
+	}
+	return bandOf(works, len(s.members)), bandOf(sizes, len(s.members))
 }
 
 // canMove reports whether a member can take part in n more moves.
@@ -216,19 +192,6 @@ func ordered(loads []int, sign int) []int {
 	return members
 }
 
-// bounds returns the loads between which a member needs no balancing: a tenth below and above the mean, and at least
-// the mean rounded down and up. A load above high therefore exceeds a load below the mean by at least 2.
-func bounds(total, members int) (low, high int) {
-	if members == 0 {
-		return 0, 0
-	}
-	low = min(ceilDiv(9*total, 10*members), total/members)
-	high = max(11*total/(10*members), ceilDiv(total, members))
-	return low, high
-}
-
-func ceilDiv(a, b int) int { return (a + b - 1) / b }
-
 // plan returns the result.
 func (s *state) plan() Plan {
 	p := make(Plan, len(s.shards))
@@ -239,6 +202,9 @@ func (s *state) plan() Plan {
 			Warming:  s.id(c.warming),
 			Replaces: s.id(c.replaces),
 			From:     s.id(c.from),
+			Swap:     c.swap,
+			Load:     s.loads[i],
+			Unled:    s.unled(i),
 		}
 	}
 	return p
