@@ -194,7 +194,12 @@ test: controlplane ## run the tests; those of the library with the race detector
 	run test $(ENGINE_PACKAGE) $(call other_cluster_packages,test) & engine=$$!; \
 	run $(PLATFORM_MODULE) $(call cluster_packages,$(PLATFORM_MODULE)); platform=$$?; \
 	run examples $(call cluster_packages,examples); examples=$$?; \
-	wait $$engine && test $$platform = 0 && test $$examples = 0
+	$(MAKE) --no-print-directory test-modules; modules=$$?; \
+	wait $$engine && test $$platform = 0 && test $$examples = 0 && test $$modules = 0
+
+# The tests of ENGINE_PACKAGE take longest, and wait for half of that time. "make test" runs these beside them.
+.PHONY: test-modules
+test-modules: controlplane ## run the tests of the small modules
 	@echo "[3/$(TEST_PARTS)] $(CONTROLPLANE_MODULE)"
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(CONTROLPLANE_TAGS) ./...
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags external -run External ./...

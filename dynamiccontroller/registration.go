@@ -54,6 +54,7 @@ type registration struct {
 	lifetime      context.Context
 	cancel        context.CancelCauseFunc // cancels lifetime
 	running       map[string]time.Time    // start times of running handlers, by key
+	spent         time.Duration           // the time of the calls that have ended in the run
 	malformedKeys int                     // number of malformed keys ignored so far
 	active        int                     // number of running handlers, and one for the feed while it is being closed
 	closed        bool
@@ -79,7 +80,7 @@ func newRegistration(c *DynamicController, options *serveOptions) *registration 
 func (r *registration) enter(run *run) context.Context {
 	ctx, cancel := context.WithCancelCause(run.base)
 	r.mu.Lock()
-	r.run, r.lifetime, r.cancel = run, ctx, cancel
+	r.run, r.lifetime, r.cancel, r.spent = run, ctx, cancel, 0
 	closed := r.closed
 	r.mu.Unlock()
 	if closed {
@@ -150,6 +151,7 @@ func (r *registration) endCall(made *call, queued time.Duration, outcome Outcome
 		callUserCode(r.log, "Metrics panicked", func() { metrics.Reconciled(done) })
 	}
 	r.mu.Lock()
+	r.spent += time.Since(r.running[made.key])
 	delete(r.running, made.key)
 	r.mu.Unlock()
 	r.release()

@@ -57,6 +57,7 @@ type run struct {
 	replays map[*StandaloneWatch]*replay
 	ledger  *writes.Ledger // of calls before the run, and in it
 	reading chan struct{}  // has room for the reads that can run at once
+	meter   meter
 
 	mu       sync.Mutex           // guards the fields below
 	calls    map[*worker]struct{} // workers that are calling a handler
@@ -157,7 +158,7 @@ func (c *DynamicController) run(ctx context.Context) error {
 	r := &run{
 		controller: c, scope: scope, isOver: func() bool { return ctx.Err() != nil },
 		ledger: c.ledgerFrom(ctx), reading: make(chan struct{}, c.config.Workers),
-		calls: map[*worker]struct{}{}, done: make(chan struct{}),
+		calls: map[*worker]struct{}{}, done: make(chan struct{}), meter: meter{began: time.Now()},
 	}
 	// Handlers can continue for up to ShutdownTimeout after ctx has been cancelled.
 	lifetime, finish := context.WithCancel(context.WithoutCancel(ctx))

@@ -110,6 +110,10 @@
 // repeatedly do not count, and lead nothing for some time. If the Lease of a shard is missing, the shard is led again
 // after a LeaseDuration.
 //
+// Shards are balanced by what they cost, if runnables report it (see [ShardMeter]), within the Options.Capacity of each
+// replica. If there is too little capacity, or if three leaders of a shard in succession have crashed soon after they
+// had acquired it, the shard is not led for some time. H6 does not hold for it, and Status names the reason.
+//
 // # Interruptions
 //
 // An unreachable API server or a clock that jumps can end a term. Neither causes a busy loop or an exit. A term ends if

@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
-	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
 )
 
 // elector performs the operations of an [election.Machine]: it sends the requests for one lease, and begins, renews and
@@ -47,7 +46,7 @@ func newElector(o Options, role election.Role, lease resourcelock.Interface, clo
 		onNewLeader: func(string) {}, woken: make(chan struct{}, 1),
 		machine: election.New(election.Config{
 			Identity: lease.Identity(), Role: role, LeaseDuration: o.LeaseDuration, RenewDeadline: o.RenewDeadline,
-			RetryPeriod: o.RetryPeriod, MaxClaim: fleet.LeaseFactor * o.LeaseDuration, Random: rand.Float64,
+			RetryPeriod: o.RetryPeriod, MaxClaim: election.FleetFactor * o.LeaseDuration, Random: rand.Float64,
 		}),
 	}
 }

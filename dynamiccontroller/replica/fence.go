@@ -24,7 +24,7 @@ type fence struct {
 	lease, holder string
 	// ledger is nil if the writes of a term are not recorded.
 	ledger *writes.Ledger
-	owner  any // the Replica that the fence belongs to, only to be compared
+	owner  *Replica
 	// condition returns an error when the terms must end, although the Lease is held. It is nil if there is none. It must
 	// not take locks.
 	condition func() error

@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 )
@@ -28,6 +29,15 @@ type fleetMember struct {
 	shards     *shardSet
 	shutdown   *shutdown
 	wake       chan struct{} // has a buffer of one
+}
+
+// joinFleet makes the replica a member of a fleet. The given lease is the one of the fleet.
+func (r *Replica) joinFleet(lease resourcelock.Interface, clients *fleetClients, clock clock, home string) {
+	r.member = newFleetMember(r, lease, clients, clock, home)
+	r.gate, r.serve = r.member, r.member.run
+	r.leadership.maxBackoff = min(maxBackoff, r.options.LeaseDuration) // the shards depend on the fleet's Lease
+	r.leadership.elector = newElector(r.options, election.Fleet, r.member.lease, clock)
+	r.leadership.elector.expected = r.member.heartbeat.Expected
 }
 
 // newFleetMember returns the member of a replica. The given lease is the one of the fleet.
@@ -143,11 +153,9 @@ func (m *fleetMember) step(ctx context.Context) {
 	}
 	m.leader.resignIfStale(now)
 	m.shards.perform(ctx, snapshot, layout)
-	layoutSize, synced, kept := m.shards.report(now)
-	m.readiness.Observe(m.config, now, layout, snapshot, *m.shards.plan.Load(), synced)
-	m.membership.Publish(fleet.State{
-		Shards: m.config.Shards, Node: m.shards.options.NodeName, Layout: layoutSize, Warm: synced, Kept: kept,
-	})
+	state := m.shards.state(now)
+	m.readiness.Observe(m.config, now, layout, snapshot, *m.shards.plan.Load(), state.Warm)
+	m.membership.Publish(state)
 }
 
 // termOf returns the term that ctx carries, if it is a current term of this replica.

@@ -34,7 +34,7 @@ type shardSet struct {
 	notify    func()                    // called when something has ended
 	failed    chan error                // receives the error that ends Run; has a buffer of one
 	plan      atomic.Pointer[plan.Plan] // the latest plan, with one assignment for each shard
-	synced    atomic.Pointer[[]int]     // the shards that have synced, as of the last report
+	synced    atomic.Pointer[[]int]     // the shards that have synced, as of the last call to state
 
 	// mu guards the fields below, including those of the shards. It is held while runnables are started, but never while
 	// one runs. Only fleetMember.run changes shards, so it can read them without the lock.
@@ -50,7 +50,7 @@ func (set *shardSet) findSynced() (indexes []int) {
 	set.mu.Lock()
 	count, runnables := len(set.shards), set.warm[:len(set.warm):len(set.warm)]
 	for i, s := range set.shards {
-		if s.life.IsWarm() && s.leadership.canCampaign() {
+		if s.life.CanLead() && s.leadership.canCampaign() {
 			indexes = append(indexes, i)
 		}
 	}
@@ -60,11 +60,34 @@ func (set *shardSet) findSynced() (indexes []int) {
 	})
 }
 
-// report returns the number of shards, those that have synced, and those that cannot be moved now.
-func (set *shardSet) report(now time.Time) (layout int, synced, kept []int) {
-	synced = set.findSynced()
+// state returns the state of the shards that this replica publishes.
+func (set *shardSet) state(now time.Time) fleet.State {
+	synced := set.findSynced()
 	set.synced.Store(&synced)
-	return len(set.shards), synced, set.kept(now)
+	return fleet.State{
+		Shards: set.options.Shards, Node: set.options.NodeName, Capacity: set.options.Capacity, Layout: len(set.shards),
+		Warm: synced, Kept: set.kept(now), Loads: set.loads(now),
+	}
+}
+
+// loads returns the known loads of shards that this replica leads. It calls user code, so set.mu is not held.
+func (set *shardSet) loads(now time.Time) (loads [][3]int) {
+	set.mu.Lock()
+	runnables := set.registered[:len(set.registered):len(set.registered)]
+	set.mu.Unlock()
+	for i, s := range set.shards { // only run changes shards
+		if !s.isLeading() {
+			continue
+		}
+		if s.meter.IsDue(now, set.options.LeaseDuration) {
+			usage, known := usageOf(shards.Shard{Index: i, Count: len(set.shards)}, runnables)
+			s.meter.Measure(now, usage, known)
+		}
+		if load := s.meter.Load(); load != (plan.Load{}) {
+			loads = append(loads, [3]int{i, load.Work, load.Objects})
+		}
+	}
+	return loads
 }
 
 // kept returns the shards that this replica leads and that cannot be moved now.
@@ -86,7 +109,7 @@ func (set *shardSet) perform(ctx context.Context, snapshot *fleet.Snapshot, layo
 		set.fail(s.collect(now))
 	}
 	set.followLayoutLocked(layout)
-	if layout.Shards != len(set.shards) { // those of an earlier layout are ending
+	if layout.IsRecorded() && layout.Shards != len(set.shards) { // those of an earlier layout are ending
 		layout.State = fleet.LayoutUnknown
 	}
 	assignments := snapshot.Assignments(set.log)
@@ -96,7 +119,7 @@ func (set *shardSet) perform(ctx context.Context, snapshot *fleet.Snapshot, layo
 	set.plan.Store(&assignments)
 	for i, s := range set.shards {
 		facts := fleet.Facts{
-			Now: now, Self: set.options.Identity, Layout: layout, Excluded: set.exclusion.Check(), Assignment: assignments[i],
+			Now: now, Self: set.options.Identity, Layout: layout, ExclusionLost: set.exclusion.Check(), Assignment: assignments[i],
 			Fleet: snapshot, Leading: s.isLeading(),
 		}
 		for _, command := range s.life.Step(facts) {
@@ -110,12 +133,13 @@ func (set *shardSet) doLocked(ctx context.Context, s *shard, command fleet.Comma
 	of := shards.Shard{Index: s.life.Index(), Count: len(set.shards)}
 	switch command {
 	case fleet.LoseTerm:
-		s.lose(facts.Excluded)
+		s.lose(facts.ExclusionLost)
 	case fleet.StartWarming:
 		s.startWarming(ctx, of, set.warm, set.notify)
 	case fleet.StopWarming:
 		s.warmth.stop(errCooledDown)
 	case fleet.StartCampaign:
+		s.meter = fleet.NewMeter(facts.Assignment.Load)
 		s.startCampaign(ctx, of, set.notify)
 	case fleet.StopCampaign:
 		s.campaign.stop()
@@ -154,6 +178,7 @@ func (set *shardSet) followLayoutLocked(layout fleet.Layout) {
 		return
 	}
 	set.log.Info("Number of shards observed", keyShards, layout.Shards)
+	set.view.ForgetCrashes()
 	var left []leftWork // by shards of the former layout, whose types can be in any shard now
 	var until time.Time
 	for _, s := range set.shards {
@@ -225,11 +250,13 @@ func (set *shardSet) stopCampaigns() error {
 // shutdown allows.
 func (set *shardSet) stopWarming() error {
 	var result error
+	set.mu.Lock()
 	for _, s := range set.shards {
 		if s.warmth != nil && s.warmth.stoppedAt.IsZero() {
 			s.warmth.stop(errShutdown)
 		}
 	}
+	set.mu.Unlock()
 	remaining, _ := set.shutdown.remaining()
 	deadline := time.After(remaining)
 	for _, s := range set.shards {
@@ -265,12 +292,15 @@ func (set *shardSet) stopWarming() error {
 
 // status describes the shards.
 func (set *shardSet) status() []ShardStatus {
-	view, warm := set.view.Snapshot(), *set.synced.Load()
+	view, warm, planned := set.view.Snapshot(), *set.synced.Load(), *set.plan.Load()
 	set.mu.Lock()
 	defer set.mu.Unlock()
 	all := make([]ShardStatus, len(set.shards))
 	for i, s := range set.shards {
 		all[i].Leader, all[i].Warm = view.Holders[i], slices.Contains(warm, i)
+		if i < len(planned) {
+			all[i].Unled = string(planned[i].Unled)
+		}
 		if t := s.leadership.fence.latest(); t != nil {
 			all[i].Leading, all[i].Term = t.check() == nil, t.number
 		}

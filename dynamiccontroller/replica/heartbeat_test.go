@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
-	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 )
 
 // startWithOrphans starts a fleet, and returns its leader and a function that crashes both copies of some shards.
@@ -31,8 +30,9 @@ func startWithOrphans(t *testing.T, s *fakeLeases, runs *shardRuns) (
 		for _, pair := range [][2]int{{0, 1}, {0, 2}, {1, 2}} {
 			x, y = others[pair[0]], others[pair[1]]
 			for _, a := range assignments {
-				if a == (plan.Assignment{Leader: x.options.Identity, Standby: y.options.Identity}) ||
-					a == (plan.Assignment{Leader: y.options.Identity, Standby: x.options.Identity}) {
+				copies := [2]string{a.Leader, a.Standby}
+				if copies == [2]string{x.options.Identity, y.options.Identity} ||
+					copies == [2]string{y.options.Identity, x.options.Identity} {
 					x.crash()
 					y.crash()
 					return x, y

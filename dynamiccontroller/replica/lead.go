@@ -94,7 +94,7 @@ func (r *termRun) wait(ctx context.Context) (leadEvent, error) {
 			return eventShutdown, fmt.Errorf("the replica is shutting down: %w", context.Cause(ctx))
 		case <-r.stepDown:
 			r.stepDown = nil
-			return eventStepDown, errors.New("another replica is to lead")
+			return eventStepDown, errors.New("this replica ends its campaign")
 		case <-r.lost:
 			r.lost = nil
 			r.term.cancelAll() // termContext.Err does not cancel writes

@@ -77,7 +77,7 @@ func (l *leadership) run(ctx context.Context) error {
 		}
 		pause := wait.Jitter(l.options.RetryPeriod, jitter)
 		if state.failed {
-			pause = l.stepDownPause(&backoff)
+			pause = l.pauseAfterFailure(&backoff)
 			l.backingOff.Store(true)
 		}
 		if err != nil {
@@ -205,8 +205,8 @@ func (l *leadership) newBackoff() wait.Backoff {
 	return wait.Backoff{Duration: 2 * l.options.RetryPeriod, Factor: 2, Jitter: jitter, Steps: 1000, Cap: l.maxBackoff}
 }
 
-// stepDownPause returns the time until the next campaign after the latest term failed.
-func (l *leadership) stepDownPause(backoff *wait.Backoff) time.Duration {
+// pauseAfterFailure returns the time until the next campaign after the latest term failed.
+func (l *leadership) pauseAfterFailure(backoff *wait.Backoff) time.Duration {
 	t := l.fence.latest()
 	if time.Since(t.began) > l.maxBackoff {
 		*backoff = l.newBackoff()

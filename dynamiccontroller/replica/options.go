@@ -41,6 +41,11 @@ type Options struct {
 	// NodeName is the name of the machine, so that the two replicas that keep a shard warm run on different machines if
 	// possible. Defaults to $NODE_NAME.
 	NodeName string
+	// Capacity limits the number of objects in the caches of the shards that this replica leads or keeps warm, as
+	// reported by a [ShardMeter]. It limits which shards are assigned to the replica. A shard that grows on its leader
+	// remains there until another replica has room. If the replicas have too little capacity together, some shards have
+	// no standby, or no leader: see [ShardStatus]. Defaults to 0: no limit. It is ignored without shards.
+	Capacity int
 	// Labels are set on the Lease, and with shards on all Leases of the fleet. Other labels are not changed.
 	Labels map[string]string
 
@@ -211,6 +216,9 @@ func (o Options) validate() error {
 	}
 	if o.OnFailure != ExitOnFailure && o.OnFailure != StepDown {
 		errs.add("OnFailure", int(o.OnFailure), "unknown policy")
+	}
+	if o.Capacity < 0 {
+		errs.add("Capacity", o.Capacity, "must not be negative")
 	}
 	if o.Shards < 0 || o.Shards > 1 && !fleet.ValidCount(o.Shards) {
 		errs.add("Shards", o.Shards, "must be a power of two, at most %d", shards.Max)

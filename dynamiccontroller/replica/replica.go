@@ -20,7 +20,9 @@ type Replica struct {
 	cfg        *rest.Config
 	options    Options
 	leadership *leadership
-	member     *fleetMember // nil without shards
+	gate       gate                            // of the fenced configs
+	serve      func(ctx context.Context) error // campaigns and leads until ctx is cancelled
+	member     *fleetMember                    // nil without shards
 	shutdown   *shutdown
 
 	mu         sync.Mutex // guards the fields below; never held while a runnable runs
@@ -65,6 +67,7 @@ func newReplica(cfg *rest.Config, opts Options, backend backend, clock clock) (*
 		options: o, log: o.log, fence: &fence{clock: clock, owner: r}, shutdown: r.shutdown, onNewLeader: func(string) {},
 		maxBackoff: maxBackoff,
 	}
+	r.gate, r.serve = r.leadership.fence, r.leadership.run
 	if o.OnNewLeader != nil {
 		hook := newLeaderHook(o.OnNewLeader)
 		r.registered = append(r.registered, namedRunnable{leaderHookName, hook})
@@ -87,26 +90,22 @@ func newReplica(cfg *rest.Config, opts Options, backend backend, clock clock) (*
 	}
 	r.leadership.log = log
 	r.leadership.fence.lease, r.leadership.fence.holder = o.LeaseNamespace+"/"+o.LeaseName, o.Identity
-	role := election.Single
 	if o.isSharded() {
 		clients, err := backend.fleet(cfg, o)
 		if err != nil {
 			return fail(err)
 		}
-		r.leadership.maxBackoff = min(maxBackoff, o.LeaseDuration) // the shards depend on the fleet's Lease
-		r.member = newFleetMember(r, lease, clients, clock, writes.ServerOf(home))
-		role, lease = election.Fleet, r.member.lease
+		r.joinFleet(lease, clients, clock, writes.ServerOf(home))
+	} else {
+		r.leadership.elector = newElector(o, election.Single, lease, clock)
 	}
-	r.leadership.elector = newElector(o, role, lease, clock)
 	r.leadership.elector.log, r.leadership.elector.connections = log, connections
 	r.leadership.elector.onNewLeader = r.leadership.onNewLeader
-	if r.member != nil {
-		r.leadership.elector.expected = r.member.heartbeat.Expected
-	}
 	return r, nil
 }
 
-// Register adds a runnable, which runs when the scope says. It starts immediately if such a period has already begun.
+// Register adds a runnable. The scope determines when it runs. If such a period has already begun, the runnable starts
+// immediately.
 //
 // Register returns an error if the name is empty or already used by any runnable, if the runnable is nil, if the scope
 // is unknown, or if Run has returned.
@@ -250,11 +249,7 @@ func (r *Replica) lead(ctx context.Context, perReplica *runnableGroup) (failure,
 	if r.leadership.elector != nil && ctx.Err() == nil {
 		r.leadership.log.Info("Campaigning for the lease", keyIdentity, r.options.Identity)
 	}
-	if r.member != nil {
-		result = r.member.run(ctx)
-	} else {
-		result = r.leadership.run(ctx)
-	}
+	result = r.serve(ctx)
 	close(returned)
 	watching.Wait()
 	return failure, result
@@ -328,53 +323,5 @@ func (r *Replica) FenceOnServer(cfg *rest.Config, username string) *rest.Config 
 }
 
 func (r *Replica) fenceConfig(cfg *rest.Config, server *serverFence) *rest.Config {
-	if r.member != nil {
-		return fencedConfig(r.member, cfg, server, r.cfg.Host)
-	}
-	return fencedConfig(r.leadership.fence, cfg, server, r.cfg.Host)
-}
-
-// Status describes the leadership of a replica.
-type Status struct {
-	// Leading reports whether the fence is open.
-	Leading bool
-	// Term is the number of the current or last term. It is 0 before the first term.
-	Term int64
-	// Leader is the identity of the leader, as of the last request for the lease. It is empty if there is no leader.
-	Leader string
-	// Identity is the identity of this replica.
-	Identity string
-	// Shards describes the shards, by index. It is empty without shards, and until the number of shards has been read. The
-	// other fields then describe the leader of the fleet.
-	Shards []ShardStatus
-}
-
-// ShardStatus describes one shard, as this replica observes it.
-type ShardStatus struct {
-	// Leading reports whether this replica leads the shard.
-	Leading bool
-	// Term is the number of this replica's current or last term of the shard. It is 0 before the first one.
-	Term int64
-	// Leader is the identity of the replica that leads the shard. It is empty if no replica does.
-	Leader string
-	// Warm reports whether this replica keeps the shard warm, and has synced.
-	Warm bool
-}
-
-// Status returns the current status. It makes no requests.
-func (r *Replica) Status() Status {
-	s := Status{Identity: r.options.Identity}
-	if t := r.leadership.fence.latest(); t != nil {
-		s.Leading, s.Term = t.check() == nil, t.number
-	}
-	switch {
-	case r.leadership.elector != nil:
-		s.Leader = r.leadership.elector.holder()
-	case s.Leading:
-		s.Leader = s.Identity
-	}
-	if r.member != nil {
-		s.Shards = r.member.shards.status()
-	}
-	return s
+	return fencedConfig(r.gate, cfg, server, r.cfg.Host)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/internal/protect"
 	"github.com/dynamic-controller/engine/internal/shards"
 )
 
@@ -18,6 +19,7 @@ type shard struct {
 	campaign   *campaign // nil if the replica does not campaign for the shard
 	warmth     *warmth   // nil if the replica does not keep the shard warm
 	drain      *drain    // nil if the shard is not to be moved
+	meter      *fleet.Meter
 }
 
 // collect reports to life what has ended. It returns the failures of runnables.
@@ -63,7 +65,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// campaign is a period in which a replica campaigns for a shard, and leads it.
+// campaign is a period in which a replica campaigns for a shard, and leads it. It can have several terms.
 type campaign struct {
 	stop func() // ends the campaign; the lease is released once the runnables have returned
 	done <-chan struct{}
@@ -130,7 +132,11 @@ func (w *warmth) stop(cause error) {
 func hasSynced(of shards.Shard, runnables []namedRunnable) bool {
 	for _, n := range runnables {
 		s, ok := n.runnable.(interface{ HasSyncedShard(index, count int) bool })
-		if ok && !s.HasSyncedShard(of.Index, of.Count) {
+		if !ok {
+			continue
+		}
+		synced := false
+		if protect.Call(func() { synced = s.HasSyncedShard(of.Index, of.Count) }) != nil || !synced {
 			return false
 		}
 	}

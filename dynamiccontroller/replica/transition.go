@@ -1,5 +1,13 @@
 package replica
 
+// A term ends for one of these reasons:
+//
+//	the Lease names somebody else, or cannot be renewed   election.Machine: Lose
+//	the clocks have passed the last renewal               term.expire
+//	certainty beyond the Lease is lost                    fence.condition
+//	the replica is to leave the Lease to another one      leadership.stepDown
+//	a runnable fails, or Run ends                         this state machine
+//
 // leadState is the state of a replica from the start of its leader-gated runnables until they have returned. Its zero
 // value is the state of a replica that has just become the leader.
 type leadState struct {
@@ -23,7 +31,7 @@ type leadEvent int
 const (
 	eventShutdown         leadEvent = iota // the context of Run was cancelled
 	eventFailure                           // a runnable failed before it was stopped
-	eventStepDown                          // another replica is to lead
+	eventStepDown                          // this replica ends its campaign, so that another one can lead
 	eventLoss                              // the lease was lost
 	eventTimeout                           // runnables have not returned in time
 	eventReturned                          // all runnables have returned
@@ -35,7 +43,7 @@ type leadAction int
 
 const (
 	actionStop         leadAction = iota // cancel the context of the runnables
-	actionStartTimeout                   // send eventTimeout after a full ShutdownTimeout; replaces an earlier timer
+	actionStartTimeout                   // send eventTimeout after ShutdownTimeout, or what is left of it; replaces an earlier timer
 	actionLoseTerm                       // close the fence without releasing the lease
 	actionReportLoss                     // make Run return ErrLeaseLost
 	actionFinishTerm                     // close the fence

@@ -24,7 +24,10 @@ import (
 	"github.com/dynamic-controller/engine/internal/shards"
 )
 
-var _ replica.ShardDrainer = (*dynamiccontroller.DynamicController)(nil)
+var (
+	_ replica.ShardDrainer = (*dynamiccontroller.DynamicController)(nil)
+	_ replica.ShardMeter   = (*dynamiccontroller.DynamicController)(nil)
+)
 
 // shardCalls records the handler calls of all replicas.
 type shardCalls struct {

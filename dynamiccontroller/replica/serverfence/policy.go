@@ -114,7 +114,11 @@ func (o Options) rules() []admissionregistrationv1.NamedRuleWithOperations {
 	probed := schema.GroupResource{Resource: "configmaps"}
 	var rules []admissionregistrationv1.NamedRuleWithOperations
 	for _, r := range append(slices.Clone(o.Resources), probed) {
-		rules = append(rules, rule(r.Group, writes, r.Resource, r.Resource+"/*"))
+		resources := []string{r.Resource, r.Resource + "/*"}
+		if r.Resource == "*" { // the API server rejects others next to "*/*"
+			resources = resources[1:]
+		}
+		rules = append(rules, rule(r.Group, writes, resources...))
 		if (r.Group == "" || r.Group == "*") && (r.Resource == "pods" || r.Resource == "*") {
 			rules = append(rules, streams)
 		}

@@ -71,7 +71,7 @@ func TestObjects_RulesOfTheResources(t *testing.T) {
 		},
 		"all of a group, which has no streams": {
 			[]schema.GroupResource{{Group: "apps", Resource: "*"}},
-			"apps *,*/* [CREATE UPDATE DELETE]; configmaps,configmaps/* [CREATE UPDATE DELETE]",
+			"apps */* [CREATE UPDATE DELETE]; configmaps,configmaps/* [CREATE UPDATE DELETE]",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

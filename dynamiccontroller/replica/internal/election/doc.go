@@ -24,7 +24,10 @@
 //	  |   '- its previous holder -.                        Releasing --------' left to expire
 //	  |      cannot lead any more |
 //	  '- it is missing, and has --> Claiming
-//	     existed: create it        (holds the Lease)
+//	     existed: create it        (holds the Lease, or tries to)
+//
+// The state in brackets exists for the Lease of a shard only. If its confirmation takes too long, the replica is a
+// Candidate again, and so is one that claims a Lease which another replica has acquired.
 //
 // A campaign is the time from [New], or from [Machine.Campaign], until the state is Over. [Machine.Leave] ends it in
 // every state.

@@ -93,7 +93,7 @@ func New(c Config) *Machine { return &Machine{config: c, existed: roles[c.Role].
 // State returns the state.
 func (m *Machine) State() State { return m.state }
 
-// Campaign begins another campaign after the state is Over. What is known about the Lease is kept, but a holder must be
+// Campaign begins a campaign. The Machine is new, or its state is Over. What is known about the Lease is kept, but a holder must be
 // observed for its full duration again.
 func (m *Machine) Campaign() {
 	next := New(m.config)
@@ -123,8 +123,9 @@ func (m *Machine) Expect(identity string) { m.expected = identity }
 // Lost ends the campaign after the caller has ended the term as lost. The Lease is left to expire.
 func (m *Machine) Lost() { m.state, m.pending = Over, nil }
 
-// Leave ends the campaign. The Lease is released if this replica holds it, or may hold it. A claim is left to expire,
-// because no other replica may lead earlier. A term must be over: its runnables have returned.
+// Leave ends the campaign. The Lease is released if this replica holds it, or may hold it. A claim is left to expire:
+// if it were released, another replica could lead while the previous holder still does. Leave must be called only when
+// the runnables of the term have returned.
 func (m *Machine) Leave(now Instant) {
 	m.pending = nil
 	switch m.state {

@@ -12,6 +12,10 @@ const (
 	Shard
 )
 
+// FleetFactor is the duration of a fleet's own Lease in multiples of LeaseDuration. A replica of any role can find a Lease
+// with this duration.
+const FleetFactor = 4
+
 // traits are the differences between the roles.
 type traits struct {
 	// jitter is the largest addition to the time between two attempts of a candidate, in multiples of RetryPeriod.

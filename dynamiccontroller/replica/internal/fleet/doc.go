@@ -1,6 +1,7 @@
 // Package fleet decides what the members of a fleet do. A fleet is the set of replicas that share shards. Each shard has
-// a Lease of its own, and package election decides who holds it. What this package decides is advice: a wrong plan or
-// an outdated view costs time or balance, but no two replicas lead a shard at the same time.
+// a Lease of its own, and package election decides who holds it. That replicas with different numbers of shards, or
+// without any, do not lead at the same time is decided here: by layout.go, layoutchange.go, lease.go and exclusion.go.
+// All the rest is advice. A wrong plan or an outdated view costs time or balance.
 //
 // The decisions are functions of values, without a client or a clock:
 //
@@ -10,8 +11,12 @@
 //	heartbeat.go  whether the watch of the Leases delivers changes
 //	readiness.go  when a member is ready
 //	changes.go    which members come and go too often, and when the fleet has settled
+//	suspects.go   which shards are held back, because their leaders crash
+//	load.go       what a shard costs its leader
 //
-// Which member should lead which shard is decided by package plan. The other files read and write Leases:
+// Which member should lead which shard is decided by package plan, whose weights.go compares loads. exclusion.go is the
+// certainty on which the terms of shards depend. leases.go, holder.go and state.go are the names and formats. The other
+// files read and write Leases:
 //
 //	view.go, watch.go   observe the Leases of all members and shards
 //	lease.go            translates the records of the fleet's own Lease, in which the members elect their leader

@@ -11,7 +11,7 @@ import (
 // LeaseFactor is the duration of the fleet's Lease in multiples of LeaseDuration. It is the time for which the Lease
 // keeps replicas without shards from leading, after its last renewal. It leaves time for another member to become the
 // fleet's leader, so that the shards continue while the leader is replaced.
-const LeaseFactor = 4
+const LeaseFactor = election.FleetFactor
 
 // Exclusion is the certainty that the fleet's Lease keeps replicas without shards from leading. Each term of a shard
 // depends on it. It is safe for concurrent use, and takes no locks.

@@ -12,7 +12,7 @@ import (
 type Holder struct {
 	// Shards is the number of shards, at least 2.
 	Shards int
-	// Changing reports that the layout is about to change. No replica leads a shard then.
+	// Changing reports that the layout is about to change. Leaders of shards stop then, and no others begin.
 	Changing bool
 	// Leader is the identity of the fleet's leader. It is empty if the leader has released the Lease. The identity is not
 	// empty then, so that replicas without shards do not acquire the Lease while shards are led.

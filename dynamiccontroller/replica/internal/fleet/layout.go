@@ -14,11 +14,11 @@ type LayoutState int
 const (
 	LayoutUnknown  LayoutState = iota // the Lease has not been read
 	LayoutNone                        // the Lease is missing, or not held by a fleet
-	LayoutChanging                    // shards that are led end, and no other shard may be led
+	LayoutChanging                    // leaders of shards stop, and no others begin
 	LayoutFixed
 )
 
-// IsRecorded reports whether shards can be led.
+// IsRecorded reports whether the Lease names a number of shards.
 func (l Layout) IsRecorded() bool { return l.State >= LayoutChanging }
 
 // String completes a sentence that begins with "the fleet's lease".
@@ -46,7 +46,8 @@ func (l Layout) String() string {
 //	  somebody deletes the Lease       the leader ends, or cancels
 //	  or takes it
 //
-// Only in LayoutNone, replicas with another number of shards, or without any, can lead.
+// The state is LayoutUnknown before the first response. Only in LayoutNone, replicas with another number of shards, or
+// without any, can lead. The member follows another layout when nothing of the former one is running any more.
 type layoutMachine struct {
 	identity   string // of this member
 	configured int    // the number of shards for which it is configured
@@ -89,9 +90,9 @@ func (m *layoutMachine) observe(holder string) (h Holder, ok bool) {
 // observeMissing records that the Lease does not exist.
 func (m *layoutMachine) observeMissing() { m.layout = Layout{State: LayoutNone} }
 
-// record returns the holder to write for a leader, or for a release if the leader is empty. It returns false if the
+// holderFor returns the holder to write for a leader, or for a release if the leader is empty. It returns false if the
 // release removes the layout.
-func (m *layoutMachine) record(leader string) (h Holder, recorded bool) {
+func (m *layoutMachine) holderFor(leader string) (h Holder, keeps bool) {
 	if leader == "" && m.change == allowed {
 		return Holder{}, false
 	}
@@ -102,8 +103,8 @@ func (m *layoutMachine) record(leader string) (h Holder, recorded bool) {
 	return h, true
 }
 
-// recorded is called after the holder was written.
-func (m *layoutMachine) recorded(h Holder) {
+// wrote is called after the holder was written.
+func (m *layoutMachine) wrote(h Holder) {
 	if !m.layout.IsRecorded() && h.Leader != "" {
 		m.fresh = h.Shards
 	}
@@ -130,5 +131,5 @@ func (m *layoutMachine) cancel() {
 	}
 }
 
-// endTerm is called after the term in which a change was allowed.
+// endTerm is called when this member has stepped down as the leader of the fleet.
 func (m *layoutMachine) endTerm() { m.change = noChange }

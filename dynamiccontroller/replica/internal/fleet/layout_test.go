@@ -81,13 +81,13 @@ func TestLayoutMachine(t *testing.T) {
 func playLayout(m *layoutMachine, input []string) string {
 	written := ""
 	write := func(leader string) {
-		h, recorded := m.record(leader)
-		if written = ":"; !recorded {
+		h, keeps := m.holderFor(leader)
+		if written = ":"; !keeps {
 			m.observeMissing()
 			return
 		}
 		written += " " + h.String()
-		m.recorded(h)
+		m.wrote(h)
 	}
 	switch input[0] {
 	case "missing":

@@ -80,7 +80,7 @@ func (p *Planner) releaseShard(ctx context.Context, index int) {
 		_, err = p.config.Client.Update(ctx, lease, metav1.UpdateOptions{})
 	}
 	if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil { // retried with the next plan
-		p.config.Log.V(1).Info("Lease of a shard not released", keyLease, name, keyError, err.Error())
+		p.config.Log.V(1).Info("Lease of a shard not released", keyName, name, keyError, err.Error())
 	}
 }
 

@@ -126,7 +126,7 @@ func (l *Lease) write(
 	send func(context.Context, resourcelock.LeaderElectionRecord) error,
 ) (recorded bool, err error) {
 	l.mu.Lock()
-	h, recorded := l.layout.record(record.HolderIdentity)
+	h, recorded := l.layout.holderFor(record.HolderIdentity)
 	l.mu.Unlock()
 	if recorded {
 		record.HolderIdentity, record.LeaseDurationSeconds = h.String(), l.seconds()
@@ -138,7 +138,7 @@ func (l *Lease) write(
 		l.update((*layoutMachine).observeMissing)
 		return recorded, nil
 	}
-	l.update(func(m *layoutMachine) { m.recorded(h) })
+	l.update(func(m *layoutMachine) { m.wrote(h) })
 	l.lastRaw = "" // the next response is not compared with an older one
 	return recorded, nil
 }

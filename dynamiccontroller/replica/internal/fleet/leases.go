@@ -12,12 +12,11 @@ import (
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
 
-// Config describes a member. All fields are required, except Node and Labels.
+// Config describes a member. All fields except Labels are required.
 type Config struct {
 	// Name is that of the fleet and of its own Lease.
 	Name, Namespace string
 	Identity        string
-	Node            string
 	Labels          map[string]string // of the Leases of the fleet
 	Shards          int               // for which the member is configured
 	// The durations are those of the options of package replica.

@@ -2,8 +2,10 @@ package fleet
 
 // Keys of log values. They are those of package replica.
 const (
-	keyLease  = "lease"
+	keyName   = "name" // of a Lease
 	keyError  = "error"
 	keyShards = "shards"
 	keyMember = "member"
+	keyShard  = "shard"
+	keyReason = "reason"
 )

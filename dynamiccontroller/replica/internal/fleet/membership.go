@@ -15,9 +15,10 @@ import (
 type Membership struct {
 	config Config
 	report func(verb string, err error)
-	state  chan State // has a buffer of one; contains the latest state that has not been published
+	state  chan State // has a buffer of one; contains the latest state that must be published at once
 
-	published string                // the state that was published last; used only by Publish
+	published string // the state that was passed to run last, without loads; used only by Publish
+	loads     atomic.Pointer[[][3]int]
 	last      *coordinationv1.Lease // as of the last response, nil if it is unknown
 
 	renewed atomic.Pointer[time.Time] // when the last request that has succeeded was sent
@@ -28,8 +29,12 @@ func NewMembership(config Config, report func(verb string, err error)) *Membersh
 	return &Membership{config: config, report: report, state: make(chan State, 1)}
 }
 
-// Publish makes Run publish the state if it has changed. It does not block, and is called by one goroutine.
+// Publish makes Run publish the state if it has changed. Changed loads are published with the next renewal, so that they
+// do not cause requests. It does not block, and is called by one goroutine.
 func (m *Membership) Publish(s State) {
+	loads := s.Loads
+	m.loads.Store(&loads)
+	s.Loads = nil // Run adds them
 	text := s.Encode()
 	if text == m.published {
 		return
@@ -54,6 +59,7 @@ func (m *Membership) Run(ctx context.Context) {
 		return
 	}
 	for {
+		current.Loads = *m.loads.Load()
 		m.put(ctx, current)
 		timer := time.NewTimer(m.config.RetryPeriod)
 		select {
@@ -124,6 +130,6 @@ func (m *Membership) remove(ctx context.Context) {
 	defer cancel()
 	name := MemberLease(m.config.Name, m.config.Identity)
 	if err := m.config.Client.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		m.config.Log.V(1).Info("Lease of this replica not deleted", keyLease, name, keyError, err.Error())
+		m.config.Log.V(1).Info("Lease of this replica not deleted", keyName, name, keyError, err.Error())
 	}
 }

@@ -98,7 +98,7 @@ func (p *Planner) createLeases(ctx context.Context) error {
 			index++
 			continue
 		}
-		p.config.Log.V(1).Info("Lease of a shard not created, will retry", keyLease, name, keyError, err.Error())
+		p.config.Log.V(1).Info("Lease of a shard not created, will retry", keyName, name, keyError, err.Error())
 		if err := p.sleep(ctx); err != nil {
 			return err
 		}
@@ -124,7 +124,9 @@ func (p *Planner) plan(ctx context.Context, view *Snapshot, count int) {
 	if view.Plan == "" && view.Unchanged < p.config.RetryPeriod { // other members are starting at the same time
 		return
 	}
-	next, err := plan.Next(p.input(view, view.Assignments(p.config.Log), count)).Encode()
+	in := p.input(view, view.Assignments(p.config.Log), count)
+	planned := plan.Next(in)
+	next, err := planned.Encode()
 	if err != nil {
 		p.config.Log.Error(err, "Plan not published")
 		return
@@ -134,6 +136,25 @@ func (p *Planner) plan(ctx context.Context, view *Snapshot, count int) {
 	}
 	if err := p.publish(ctx, next); err != nil && ctx.Err() == nil {
 		p.config.Log.V(1).Info("Plan not published, will retry", keyError, err.Error())
+		return
+	}
+	p.logUnled(in.Previous, planned)
+}
+
+// logUnled logs which shards are not led any more, and which are again.
+func (p *Planner) logUnled(before, after plan.Plan) {
+	for i, a := range after {
+		was := plan.Unled("")
+		if i < len(before) {
+			was = before[i].Unled
+		}
+		switch {
+		case a.Unled == was:
+		case a.Unled != "":
+			p.config.Log.Info("Shard is not led", keyShard, i, keyReason, string(a.Unled))
+		default:
+			p.config.Log.Info("Shard is led again", keyShard, i)
+		}
 	}
 }
 
@@ -141,19 +162,29 @@ func (p *Planner) plan(ctx context.Context, view *Snapshot, count int) {
 func (p *Planner) input(view *Snapshot, previous plan.Plan, count int) plan.Input {
 	in := plan.Input{
 		Shards: count, Previous: previous, Holders: make([]string, count), Vacant: p.vacantShards(previous),
+		Loads: make([]plan.Load, count),
 		// The first plan of a fleet is complete, because all members list their types anyway.
 		Settled: view.Plan == "" || view.Settled,
 	}
 	for index := range in.Holders {
 		in.Holders[index] = view.Holders[index]
+		if view.Held[index] {
+			in.Held = append(in.Held, index)
+		}
 	}
 	for _, m := range view.Members {
 		member := plan.Member{
 			ID: m.Identity, Node: m.State.Node, Leaving: m.State.Leaving, Flapping: m.Flapping,
-			New: view.Plan != "" && m.Age < SettlePeriods*p.config.LeaseDuration,
+			Capacity: m.State.Capacity,
+			New:      view.Plan != "" && m.Age < SettlePeriods*p.config.LeaseDuration,
 		}
 		if m.State.Layout == count {
 			member.Warm, member.Kept = m.State.Warm, m.State.Kept
+			for _, load := range m.State.Loads {
+				if index := load[0]; index >= 0 && index < count && view.Holders[index] == m.Identity {
+					in.Loads[index] = plan.Load{Work: load[1], Objects: load[2]}
+				}
+			}
 		}
 		in.Members = append(in.Members, member)
 	}

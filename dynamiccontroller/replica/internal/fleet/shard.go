@@ -11,18 +11,22 @@ import (
 // what has ended. It reads no clocks, and is not safe for concurrent use.
 //
 // The plan assigns the shard to two copies, which keep it warm and campaign for its Lease. The Lease decides which one
-// leads. Another member can be about to replace a copy: it keeps the shard warm, too.
+// leads. Another member can be about to replace a copy: it keeps the shard warm, too. A copy campaigns at once, and need
+// not have synced.
 //
-//	              assigned        copy                Lease acquired
-//	(not assigned) ------> Warming ------> Candidate -----------------> Leading
-//	       ^                  |   ^            |                        |  |  ^
-//	       |                  |   '------------'        lost, or ended  |  |  | refused: kept for
-//	       |    not assigned  |     no copy, or <----------------------'  |  | some time
-//	       '--- (cooling) <---'     campaign ended                         v  |
-//	                                      ^       drained             Draining <-- the plan moves
-//	                                      '------ (handing over) <------'          the shard
+//	        assigned           is a copy               Lease acquired
+//	(none) ----------> Warm ------------> Candidate ------------------> Leading
+//	   ^                |   ^               |   ^                       | | ^
+//	   | not assigned   |   | returned      |   '------ term lost ------' | | refused, or not to
+//	   |                v   |               |                             | | be moved any more
+//	   '------- (cooling)   '-- (ending) <--' not a copy any more         v |
+//	                               ^  ^                                Draining
+//	                               |  '---- drained --------------------- '
+//	                               '------- must not lead --- Leading
 //
-// Cooling, handing over and draining take time. A shard is warm as long as a campaign has not ended.
+// A move that was refused is not tried again for some time. The code has one variable for each of the three: warmth,
+// campaign (from candidate to ending) and drain. The states in parentheses take as long as runnables need to return. A
+// shard is warm until its campaign has ended.
 type Shard struct {
 	index         int
 	leaseDuration time.Duration
@@ -31,6 +35,7 @@ type Shard struct {
 	drain            drainState
 	keptUntil        time.Time // the shard is not moved until then
 	orphaned         time.Time // when the shard was first observed to be orphaned, zero if it is not
+	held             time.Time // when the plan was first observed to hold the shard back, zero if it does not
 }
 
 // activity is something that takes time to end.
@@ -58,6 +63,8 @@ const (
 	// OrphanPeriods is the time after which a member leads a shard without a plan, in multiples of LeaseDuration. By
 	// then, the Lease of a crashed leader has expired, and a working leader of the fleet has published another plan.
 	OrphanPeriods = 2
+	// maxHeld is the longest time for which a shard is held back without another plan, in multiples of LeaseDuration.
+	maxHeld = 2 * suspectPeriods << (maxCrashes - minCrashes)
 )
 
 // NewShard returns the shard with an index.
@@ -73,11 +80,11 @@ type Facts struct {
 	Now    time.Time
 	Self   string // the identity of the member
 	Layout Layout // that of the fleet; its state is LayoutFixed only if the shard belongs to it
-	// Excluded is nil while replicas without shards cannot lead; see [Exclusion.Check].
-	Excluded   error
-	Assignment plan.Assignment
-	Fleet      *Snapshot
-	Leading    bool // a term of the shard is current
+	// ExclusionLost is nil while it is certain that replicas without shards do not lead; see [Exclusion.Check].
+	ExclusionLost error
+	Assignment    plan.Assignment
+	Fleet         *Snapshot
+	Leading       bool // a term of the shard is current
 }
 
 // Command is what a member must do for a shard.
@@ -115,20 +122,34 @@ func (s *Shard) order(f Facts) order {
 	}
 	switch {
 	case f.Layout.State == LayoutNone:
-		return order{lose: f.Excluded != nil}
+		return order{lose: f.ExclusionLost != nil}
 	case f.Layout.State != LayoutFixed:
 		return order{}
-	case s.adopts(f):
+	case s.isHeld(f): // also if this member leads the shard
+		return order{}
+	case a.Unled != plan.UnledCapacity && s.adopts(f):
 		o.warm, o.campaign = true, true
 	}
 	switch {
-	case f.Excluded != nil:
+	case f.ExclusionLost != nil:
 		o.campaign, o.lose = false, true
 	case f.Leading: // whatever the plan says, until another member is ready
 		o.move = a.From == f.Self && f.Fleet.IsReady(a.Leader, s.index, f.Layout.Shards)
 		o.campaign = !o.move
 	}
 	return o
+}
+
+// isHeld reports whether the shard must not be led. A plan that nobody changes any more does not hold it for ever.
+func (s *Shard) isHeld(f Facts) bool {
+	switch {
+	case f.Assignment.Unled != plan.UnledHeld:
+		s.held = time.Time{}
+		return false
+	case s.held.IsZero():
+		s.held, s.orphaned = f.Now, time.Time{}
+	}
+	return f.Now.Sub(s.held) < maxHeld*s.leaseDuration
 }
 
 // adopts reports whether this member leads an orphaned shard without a plan, because a missing plan must not leave the
@@ -228,12 +249,14 @@ func (s *Shard) DrainEnded(returned bool, now time.Time) (kept time.Duration) {
 // IsKept reports whether the shard must not be moved, because it could not be drained.
 func (s *Shard) IsKept(now time.Time) bool { return now.Before(s.keptUntil) }
 
-// IsWarm reports whether the shard is kept warm.
-func (s *Shard) IsWarm() bool { return s.warmth == running }
+// CanLead reports whether the shard is kept warm, and can be led.
+func (s *Shard) CanLead() bool {
+	return s.warmth == running && (s.campaign == running || s.drain == notDrained)
+}
 
-// IsIdle reports whether nothing is running for the shard.
+// IsIdle reports whether nothing is running for the shard. A drain that was cancelled ends by itself.
 func (s *Shard) IsIdle() bool {
-	return s.warmth == stopped && s.campaign == stopped && s.drain == notDrained
+	return s.warmth == stopped && s.campaign == stopped && (s.drain == notDrained || s.drain == cancelling)
 }
 
 // IsReady reports whether a member is alive, and keeps a shard of a layout warm.

@@ -50,10 +50,13 @@ func (p *shardScript) play(line string) string {
 		} {
 			*field = strings.ReplaceAll(words[i+1], "-", "")
 		}
+		f.Assignment.Unled = ""
+	case "unled":
+		f.Assignment = plan.Assignment{Unled: plan.Unled(words[1])}
 	case "layout":
 		f.Layout.State = map[string]LayoutState{"none": LayoutNone, "changing": LayoutChanging, "fixed": LayoutFixed}[words[1]]
 	case "excluded":
-		f.Excluded = map[string]error{"yes": nil, "no": errors.New("expired")}[words[1]]
+		f.ExclusionLost = map[string]error{"yes": nil, "no": errors.New("expired")}[words[1]]
 	case "leads":
 		f.Leading, holder, hasHolder = true, "self", true
 	case "other": // warm, cold, gone
@@ -229,6 +232,26 @@ func TestShard(t *testing.T) {
 			other gone               ->
 			after 5999ms             ->
 			after 1ms                -> warm, campaign`,
+		"a shard that must not be led is not adopted": `
+			other gone               ->
+			unled held               ->
+			after 1h                 ->
+			plan self other          -> warm, campaign
+			leads                    ->
+			unled held               -> end campaign
+			ended                    -> cool
+			cold                     ->
+			after 767s               ->
+			after 1s                 ->
+			after 6s                 -> warm, campaign`,
+		"a shard without capacity is not adopted, but a leader continues": `
+			other gone               ->
+			unled capacity           ->
+			after 1h                 ->
+			plan self other          -> warm, campaign
+			leads                    ->
+			unled capacity           ->
+			lost                     -> end campaign`,
 		"a member that has acquired an orphaned shard may have lost it": `
 			other gone               ->
 			plan gone gone           ->
@@ -347,7 +370,7 @@ func (m *shardModel) check(line string) error {
 		}
 	}
 	s := m.script.shard
-	if idle := !m.warm && !m.cooling && !m.campaigning && !m.handingOver && !m.draining && !m.held; idle != s.IsIdle() {
+	if idle := !m.warm && !m.cooling && !m.campaigning && !m.handingOver && !m.held && (!m.draining || m.cancelled); idle != s.IsIdle() {
 		return fmt.Errorf("idle: %t", s.IsIdle())
 	}
 	if m.campaigning && !m.warm && !m.cooling {

@@ -21,6 +21,10 @@ type State struct {
 	Warm []int `json:"warm,omitempty"`
 	// Kept lists the shards that the member leads and that cannot be moved now, in order.
 	Kept []int `json:"kept,omitempty"`
+	// Capacity is the number of objects that the copies of the member can have together, or zero.
+	Capacity int `json:"capacity,omitempty"`
+	// Loads contains the loads of shards that the member leads: their indexes, work and objects; see [plan.Load].
+	Loads [][3]int `json:"loads,omitempty"`
 	// Leaving reports that the member is shutting down.
 	Leaving bool `json:"leaving,omitempty"`
 }
@@ -32,6 +36,12 @@ func (s State) Encode() string {
 		panic(err) // the state has no field that cannot be encoded
 	}
 	return string(text)
+}
+
+// differs reports whether the states differ in more than the loads, which can wait.
+func (s State) differs(other State) bool {
+	s.Loads, other.Loads = nil, nil
+	return s.Encode() != other.Encode()
 }
 
 const stateFormat = 1
@@ -53,5 +63,6 @@ func DecodeState(text string) (State, error) {
 			"one is %d", s.Format, stateFormat)
 	}
 	slices.Sort(s.Warm)
+	s.Capacity = max(s.Capacity, 0)
 	return s, nil
 }

@@ -27,6 +27,7 @@ type View struct {
 	mu      sync.Mutex // guards the fields below
 	members map[string]*memberLease
 	changes changes
+	crashes suspects
 	holders map[int]string
 	plan    string
 	synced  bool
@@ -58,6 +59,7 @@ func NewView(name string, lifetime time.Duration, changed func()) *View {
 	return &View{
 		name: name, lifetime: lifetime, changed: changed, members: map[string]*memberLease{}, holders: map[int]string{},
 		changes: changes{settle: SettlePeriods * lifetime, flaps: map[string]flaps{}},
+		crashes: suspects{leaseDuration: lifetime, shards: map[int]suspect{}},
 	}
 }
 
@@ -65,10 +67,21 @@ func NewView(name string, lifetime time.Duration, changed func()) *View {
 func (v *View) Observed(identity string) time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	return v.observedLocked(identity)
+}
+
+func (v *View) observedLocked(identity string) time.Time {
 	if m := v.members[MemberLease(v.name, identity)]; m != nil {
 		return m.seen
 	}
 	return time.Time{}
+}
+
+// ForgetCrashes is called when the number of shards has changed.
+func (v *View) ForgetCrashes() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.crashes.forget()
 }
 
 func (v *View) setSynced() {
@@ -100,6 +113,7 @@ func (v *View) putLocked(lease *coordinationv1.Lease) (matters bool) {
 	if index, ok := v.shardOf(lease.Name); ok {
 		before, known := v.holders[index]
 		v.holders[index] = holder
+		v.crashes.observe(index, holder, time.Now())
 		return !known || before != holder
 	}
 	if lease.Name != MemberLease(v.name, holder) {
@@ -118,7 +132,7 @@ func (v *View) putLocked(lease *coordinationv1.Lease) (matters bool) {
 	case m.version == lease.ResourceVersion:
 		return false
 	}
-	matters = matters || m.dead || m.state.Encode() != state.Encode()
+	matters = matters || m.dead || m.state.differs(state)
 	now := time.Now()
 	switch {
 	case m.version == "" || m.dead:
@@ -136,6 +150,7 @@ func (v *View) remove(lease *coordinationv1.Lease) {
 	v.mu.Lock()
 	if index, ok := v.shardOf(lease.Name); ok {
 		delete(v.holders, index)
+		v.crashes.observe(index, "", time.Now())
 	}
 	if m := v.members[lease.Name]; m != nil {
 		delete(v.members, lease.Name)
@@ -182,6 +197,8 @@ type Snapshot struct {
 	Settled bool
 	// Holders are the holders of the shards. A shard that is not in the map has no Lease.
 	Holders map[int]string
+	// Held contains the shards that no member must lead now, because their last leaders have crashed.
+	Held map[int]bool
 	// Plan is the encoded plan, or empty.
 	Plan string
 }
@@ -229,6 +246,7 @@ func (v *View) Snapshot() *Snapshot {
 		}
 	}
 	slices.SortFunc(s.Members, func(a, b Member) int { return strings.Compare(a.Identity, b.Identity) })
+	s.Held = v.crashes.held(time.Now(), v.observedLocked)
 	s.Unchanged, s.Settled = time.Since(v.changes.last), time.Since(v.changes.left) >= v.changes.settle
 	return s
 }
