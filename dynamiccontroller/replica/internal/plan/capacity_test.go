@@ -133,8 +133,8 @@ func TestNext_Capacity(t *testing.T) {
 			previous: []string{"a b 1/1000"}, want: []string{"a b c>a 1/1000"},
 		},
 		"a member that is too full loses standbys first": {
-			members: members{limited(15, a), b, c}, holders: []string{"a", "b"}, settled: true,
-			previous: []string{"a b 1/10", "b a 1/10"}, want: []string{"a b 1/10", "b a c>a 1/10"},
+			members: members{limited(12, a), b, c}, holders: []string{"a", "b"}, settled: true,
+			previous: []string{"a b 1/6", "b a 1/10"}, want: []string{"a b 1/6", "b a c>a 1/10"},
 		},
 		"it does not lose them before the fleet has settled": {
 			members: members{limited(15, a), b}, holders: []string{"a", "b"},
@@ -143,6 +143,18 @@ func TestNext_Capacity(t *testing.T) {
 		"it drops them if no other member has room": {
 			members: members{limited(15, a), b, limited(5, c)}, holders: []string{"a", "b"}, settled: true,
 			previous: []string{"a b 1/10", "b a 1/10"}, want: []string{"a b 1/10", "b - 1/10"},
+		},
+		"it does not drop those without objects": {
+			members: members{limited(9, a), b, {ID: "c", New: true}}, holders: []string{"a", "b"}, settled: true,
+			previous: []string{"a b 1/10", "b a 1/0"}, want: []string{"a b 1/10", "b a 1/0"},
+		},
+		"the smallest of several capacities of a member counts": {
+			members:  members{limited(9, c), limited(20, c), c},
+			previous: []string{"x y 1/10"}, want: []string{"- - !capacity 1/10"},
+		},
+		"a member has room for another copy only when it has handed its copy over": {
+			members: members{limited(10, a), limited(10, b), member("c", 0, 1)}, holders: []string{"a", "c"}, settled: true,
+			previous: []string{"c b <a 1/10", "c - 1/10"}, want: []string{"c b <a 1/10", "c - 1/10"},
 		},
 		"no copies move to a member without room": {
 			members: members{a, b, limited(9, c)}, holders: []string{"a", "b"}, settled: true,

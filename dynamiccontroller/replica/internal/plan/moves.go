@@ -52,9 +52,9 @@ func (s *state) fill(band band) bool {
 }
 
 // move begins to move a copy of a shard, and reports whether it has begun. It does nothing if a member cannot take part
-// in another move, or if dest has no room.
+// in another move. The caller checks that dest has room.
 func (s *state) move(i, source, dest int) bool {
-	if !s.canMove(source, 1) || !s.canReceive(dest, 1) || s.lacks(dest, i) > 0 {
+	if !s.canMove(source, 1) || !s.canReceive(dest, 1) {
 		return false
 	}
 	s.update(i, func(c *copies) { c.warming, c.replaces = dest, source })

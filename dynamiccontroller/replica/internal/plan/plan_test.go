@@ -128,6 +128,11 @@ func TestNext_KeptShardsAreNotMoved(t *testing.T) {
 			members: members{kept(a, 0), b, c}, holders: []string{"a"},
 			previous: []string{"a b c>b"}, want: []string{"a c"},
 		},
+		"no move of the leader begins for the sake of balance": {
+			members: members{kept(on("n", member("a", 0, 1)), 0, 1), on("m", member("b", 0, 1)), on("n", member("c"))},
+			holders: []string{"a", "a"}, settled: true,
+			previous: []string{"a b", "a b"}, want: []string{"a b", "a b"},
+		},
 		"no move of the leader begins": {
 			members: members{kept(member("a", 0, 1), 0, 1), member("b", 0, 1), member("c")},
 			holders: []string{"a", "a"}, settled: true,

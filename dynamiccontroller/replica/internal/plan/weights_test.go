@@ -53,7 +53,33 @@ func TestNext_KeepsLoads(t *testing.T) {
 
 func TestNext_BalancesLoads(t *testing.T) {
 	a, b, c := member("a", 0, 1, 2, 3), member("b", 0, 1, 2, 3), member("c", 0, 1, 2, 3)
+	fresh := func(id string) plan.Member { return plan.Member{ID: id, Warm: []int{10, 11, 12}, New: true} }
+	all := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
 	runCases(t, map[string]testCase{
+		"a shard that is heavier than the mean does not hide that others are not balanced": {
+			members: members{
+				member("a", 0, 1), member("b", 0, 2), member("c", 2, 3), member("d", 1, 3), member("e", 4), member("f", 4),
+			},
+			holders: []string{"a", "a", "b", "d", "e"}, settled: true, loads: "1/10 1/10 1/10 1/10 9999/10",
+			previous: []string{"a b", "a d", "b c", "d c", "e f"},
+			want:     []string{"b a <a 1/10", "a d 1/10", "c b <b 1/10", "d c 1/10", "e f 9999/10"},
+		},
+		"an improvement by less than a hundredth is not worth a handover": {
+			members: members{a, b}, holders: []string{"a", "a", "b"}, settled: true, loads: "1000/1 100/1 996/1",
+			previous: []string{"a b", "a b", "b a"}, want: []string{"a b 1000/1", "a b 100/1", "b a 996/1"},
+		},
+		"a fifth too much is not worth a handover while copies move": {
+			members: members{member("a", all...), member("b", all...), fresh("c"), fresh("d"), member("e")},
+			holders: []string{"a", "a", "a", "a", "a", "a", "b", "b", "b", "b", "c", "d", "e"}, settled: true,
+			loads: "10/1 10/1 10/1 10/1 10/1 10/1 10/1 10/1 10/1 10/1 90/100 90/100 90/100",
+			previous: []string{
+				"a b", "a b", "a b", "a b", "a b", "a b", "b a", "b a", "b a", "b a", "c d e>d", "d c", "e c",
+			},
+			want: []string{
+				"a b 10/1", "a b 10/1", "a b 10/1", "a b 10/1", "a b 10/1", "a b 10/1",
+				"b a 10/1", "b a 10/1", "b a 10/1", "b a 10/1", "c d e>d 90/100", "d c a>c 90/100", "e c 90/100",
+			},
+		},
 		"the leader of a heavy shard hands the others over": {
 			members: members{a, b}, holders: []string{"a", "a", "b"}, settled: true, loads: "1000/1 20/1 30/1",
 			previous: []string{"a b", "a b", "b a"}, want: []string{"a b 1000/1", "b a <a 20/1", "b a 30/1"},
