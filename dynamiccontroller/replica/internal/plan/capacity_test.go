@@ -145,7 +145,7 @@ func TestNext_Capacity(t *testing.T) {
 			previous: []string{"a b 1/10", "b a 1/10"}, want: []string{"a b 1/10", "b - 1/10"},
 		},
 		"it does not drop those without objects": {
-			members: members{limited(9, a), b, {ID: "c", New: true}}, holders: []string{"a", "b"}, settled: true,
+			members: members{limited(9, member("a", 0)), b, {ID: "c", New: true}}, holders: []string{"a", "b"}, settled: true,
 			previous: []string{"a b 1/10", "b a 1/0"}, want: []string{"a b 1/10", "b a 1/0"},
 		},
 		"the smallest of several capacities of a member counts": {

@@ -151,7 +151,22 @@ func checkPlan(in plan.Input, p plan.Plan) error {
 			return fmt.Errorf("shard %d: the holder neither leads nor hands over", i)
 		}
 	}
+	if err := checkNew(in, p); err != nil {
+		return err
+	}
 	return checkCapacity(in, p)
+}
+
+// checkNew returns an error if a move to a new member has begun.
+func checkNew(in plan.Input, p plan.Plan) error {
+	for _, m := range in.Members {
+		for i, a := range p {
+			if m.New && m.ID != "" && a.Warming == m.ID && takes(in, i, a, m.ID) {
+				return fmt.Errorf("shard %d moves to %s, which is new", i, m.ID)
+			}
+		}
+	}
+	return nil
 }
 
 // moves returns the moves that each member takes part in.

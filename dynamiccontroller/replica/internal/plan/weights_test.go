@@ -84,6 +84,10 @@ func TestNext_BalancesLoads(t *testing.T) {
 			members: members{a, b}, holders: []string{"a", "a", "b"}, settled: true, loads: "1000/1 20/1 30/1",
 			previous: []string{"a b", "a b", "b a"}, want: []string{"a b 1000/1", "b a <a 20/1", "b a 30/1"},
 		},
+		"it hands them over rather than the heavy one": {
+			members: members{a, b}, holders: []string{"a", "a", "b"}, settled: true, loads: "1000/1 40/1 20/1",
+			previous: []string{"a b", "a b", "b a"}, want: []string{"a b 1000/1", "b a <a 40/1", "b a 20/1"},
+		},
 		"members lead different numbers of shards if these are as heavy": {
 			members: members{a, b}, holders: []string{"a", "b", "b", "b"}, settled: true, loads: "320/1 100/1 100/1 100/1",
 			previous: []string{"a b", "b a", "b a", "b a"},
