@@ -128,7 +128,8 @@
 //     process. The stack of a panic is logged. A handler panic counts as a failure. A typed nil error, or an error with
 //     a method that panics, counts as a panic. If a transform fails or returns an invalid object, the error is logged
 //     and the untransformed object is stored. If a predicate panics, the change is processed. If the function of an
-//     index panics, the object has no values; the first panic is logged as an error, the others at V(1).
+//     index panics, the object has no values; the first panic is logged as an error, the others at V(1). If a transport
+//     or client panics, the request counts as failed. A call to [runtime.Goexit] counts as a panic.
 //   - D6: [RequeueAfter], [Terminal] and [Interrupted] are recognized in wrapped errors. A RequeueAfter without a
 //     positive delay leads to a retry with backoff. An interrupted call does not count as a failure.
 //   - D7: Failures of one type never delay the first reconcile or the retries of another type.
@@ -206,6 +207,9 @@
 //     waited for. Two controllers of [NewDynamicController] for different clusters must not run with the same Lease.
 //   - If connections are lost repeatedly, a change to a type's schema can be detected up to five minutes late. Types
 //     whose API group has no dot, such as core and apps, are not relisted to detect such changes.
+//   - A goroutine of net/http calls rest.Config.Dial and Proxy, and one of client-go reads the watches of a client that
+//     was passed to NewDynamicController. Panics in Dial, in Proxy and in the response bodies of these watches end the
+//     process.
 //   - A handler that ignores its context keeps its worker until it returns, or until its run has ended. A transform
 //     or a function of [WithFlow] that hangs blocks its watch, also for
 //     the other types that share it.

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
-	"github.com/dynamic-controller/engine/internal/protect"
 	"github.com/dynamic-controller/engine/internal/writes"
 )
 
@@ -126,14 +125,11 @@ func (w *ownWrites) read() {
 	defer cancel()
 	outcomes := []writes.Write{}
 	for _, u := range w.unknown {
-		protected := protect.Call(func() {
+		callUserCode(w.reg.log.WithValues(keyObject, w.id.NamespacedKey), "A client panicked", func() {
 			if write, err := u.in.Read(ctx, u.Target); err == nil {
 				outcomes = append(outcomes, write)
 			}
 		})
-		if protected != nil {
-			w.reg.log.Error(protected, "A client panicked", keyObject, w.id.NamespacedKey, keyStack, string(protected.Stack))
-		}
 	}
 	c.setHistories(outcomes)
 	w.outcomes.Store(&outcomes)

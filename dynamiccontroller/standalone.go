@@ -331,13 +331,12 @@ func (w *StandaloneWatch) replay(r *run) {
 	records := view.Store().All()
 	next := func() {
 		for len(records) > 0 && r.base.Err() == nil && !typewatch.IsClosed(w.stopped) {
-			record := records[0]
+			w.enqueueExisting(r, w.ids(e, typewatch.NewObject(records[0], view)))
 			records = records[1:]
-			w.enqueueExisting(r, w.ids(e, typewatch.NewObject(record, view)))
 		}
 		records = nil
 	}
-	for len(records) > 0 { // a function can call runtime.Goexit
+	for len(records) > 0 { // the function can call runtime.Goexit; see protect.Guard
 		<-closedAfter(next)
 	}
 }

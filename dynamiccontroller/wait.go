@@ -38,15 +38,12 @@ func closedAfter(f func()) (done <-chan struct{}) {
 	return returned
 }
 
-// callUserCode calls f and reports whether f returned normally. If f panics, callUserCode logs the panic with the
-// message. It calls f in a goroutine, because f can call runtime.Goexit.
+// callUserCode calls f and reports whether f returned normally. If f panics or calls runtime.Goexit, callUserCode logs
+// it with the message.
 func callUserCode(log logr.Logger, message string, f func()) (returned bool) {
-	<-closedAfter(func() {
-		panicked := protect.Call(f)
-		if panicked != nil {
-			log.Error(panicked, message, keyStack, string(panicked.Stack))
-		}
-		returned = panicked == nil
-	})
-	return returned
+	mistake := protect.Isolate(f)
+	if mistake != nil {
+		log.Error(mistake, message, keyStack, string(mistake.Stack))
+	}
+	return mistake == nil
 }

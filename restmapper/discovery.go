@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // requestTimeout is the timeout of a discovery request.
@@ -69,7 +71,16 @@ type response struct {
 	notModified bool
 }
 
-func (d *discoverer) get(ctx context.Context, path, accept, etag string) (response, error) {
+// get sends a request. A panic in the transport of the config, or a call to runtime.Goexit, is returned as an error.
+func (d *discoverer) get(ctx context.Context, path, accept, etag string) (r response, err error) {
+	mistake := protect.Isolate(func() { r, err = d.send(ctx, path, accept, etag) })
+	if mistake != nil {
+		return response{}, fmt.Errorf("GET %s: %w", path, mistake)
+	}
+	return r, err
+}
+
+func (d *discoverer) send(ctx context.Context, path, accept, etag string) (response, error) {
 	if d.limiter != nil {
 		if err := d.limiter.Wait(ctx); err != nil {
 			return response{}, err

@@ -301,7 +301,8 @@ func (m *Mapper) publishFirst() (groups int, isFirst bool) {
 // The mapper never waits for f. While a call is in progress, changes to each kind are merged into one: Old is the
 // state that the last call delivered, and New is the newest state. Kinds whose state has not changed are skipped. When
 // f is called, lookups return New or a newer state. A change that affects only short names, singulars or categories is
-// not reported. A panic in f is logged, and the subscription continues with the next change.
+// not reported. A panic in f, or a call to runtime.Goexit, is logged, and the subscription continues with the next
+// change.
 //
 // After cancel has been called, no further call to f begins. The channel that cancel returns is closed when no call is
 // in progress. Callers other than subscribers can wait for it with <-cancel().

@@ -124,8 +124,7 @@ func (n *notifier) deliverLocked(s *subscription) {
 }
 
 // delivered is called when the goroutine that calls the subscriber ends. If changes remain, delivered starts another
-// goroutine. Changes remain if one was added while the goroutine was ending, or if the subscriber has called
-// runtime.Goexit.
+// goroutine. Changes remain if one was added while the goroutine was ending.
 func (n *notifier) delivered(s *subscription) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -158,10 +157,10 @@ func (n *notifier) next(s *subscription) (c Change, ok bool) {
 	return c, true
 }
 
-// call calls the subscriber. If the subscriber panics, call logs the panic.
+// call calls the subscriber. If the subscriber panics or calls runtime.Goexit, call logs it.
 func (n *notifier) call(s *subscription, c Change) {
-	if panicked := protect.Call(func() { s.call(c) }); panicked != nil {
-		n.log.Error(panicked, "Subscriber panicked", keyKind, c.Kind.String(), keyStack, string(panicked.Stack))
+	if mistake := protect.Isolate(func() { s.call(c) }); mistake != nil {
+		n.log.Error(mistake, "Subscriber panicked", keyKind, c.Kind.String(), keyStack, string(mistake.Stack))
 	}
 }
 

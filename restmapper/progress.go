@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/dynamic-controller/engine/internal/listwatch"
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // progress describes which changes a watcher has passed to the mapper.
@@ -131,7 +132,12 @@ func isAtLeast(version, than string) bool {
 // catchUp waits until the watcher has passed all changes to the mapper that the API server had stored when catchUp was
 // called.
 func (w *watcher) catchUp(ctx context.Context) error {
-	version, objects, err := w.listVersions(ctx)
+	var version string
+	var objects map[string]string
+	var err error
+	if mistake := protect.Isolate(func() { version, objects, err = w.listVersions(ctx) }); mistake != nil {
+		return mistake
+	}
 	if err != nil {
 		return err
 	}

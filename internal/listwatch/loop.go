@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/features"
 	"k8s.io/client-go/util/watchlist"
 	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 const (
@@ -74,6 +76,7 @@ type Loop struct {
 	synthetic bool   // the watch began without a version, and its events so far are unordered
 	paged     bool   // the server pages lists of any version
 	unpaged   bool   // a page was refused with 410, so that the next list must not be paged
+	panicked  bool   // a panic has been logged as an error
 }
 
 // NewLoop returns a loop for the objects of requests.
@@ -142,7 +145,8 @@ func (l *Loop) Vanish() {
 	}
 }
 
-// Run lists and watches until ctx is cancelled. It returns when all its requests have ended. It can be called again.
+// Run lists and watches until ctx is cancelled. It returns when all its requests have ended. It can be called again. If
+// a request panics or calls runtime.Goexit, for example in a transport, the request counts as failed.
 func (l *Loop) Run(ctx context.Context) {
 	l.version = ""
 	m := &l.memory
@@ -153,14 +157,45 @@ func (l *Loop) Run(ctx context.Context) {
 	l.health.begin()
 	defer l.health.end()
 	defer l.control.end()
-	s := step{request: l.memory.list()}
-	for l.wait(ctx, s.delay) {
-		o := l.send(ctx, s)
-		if ctx.Err() != nil {
-			return
+	next := step{request: l.memory.list()}
+	protect.Resume(func() {
+		for l.wait(ctx, next.delay) {
+			l.advance(ctx, &next)
 		}
-		s = l.next(s.request, o)
+	})
+}
+
+// advance sends a request, and replaces it with the next one.
+func (l *Loop) advance(ctx context.Context, s *step) {
+	o := outcome{kind: failed, err: errExited}
+	defer func() { // also called by runtime.Goexit
+		if ctx.Err() == nil {
+			l.logMistake(o.err)
+			*s = l.next(s.request, o)
+		}
+	}()
+	if panicked := protect.Call(func() { o = l.send(ctx, *s) }); panicked != nil {
+		o.err = panicked
 	}
+}
+
+// logMistake logs a panic or a call to runtime.Goexit in a request. The first one is logged as an error.
+func (l *Loop) logMistake(err error) {
+	mistake, isPanic := errors.AsType[*protect.Mistake](err)
+	if !isPanic && !errors.Is(err, errExited) {
+		return
+	}
+	const message = "Request panicked"
+	if l.panicked {
+		l.options.Log.V(1).Info(message, "error", err.Error())
+		return
+	}
+	l.panicked = true
+	log := l.options.Log
+	if isPanic {
+		log = log.WithValues("stack", string(mistake.Stack))
+	}
+	log.Error(err, message)
 }
 
 // next decides on the next request, and records the outcome of the last one.
@@ -557,4 +592,5 @@ var (
 	errVanished   = errors.New("a type event reported that the type is gone")
 	errOutdated   = errors.New("the list is older than requested")
 	errIncomplete = errors.New("the streaming list ended before it was complete")
+	errExited     = errors.New("the request called runtime.Goexit")
 )

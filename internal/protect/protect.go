@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime/debug"
+	"sync/atomic"
 )
 
 // Mistake describes a mistake in user code: a panic, or an invalid value. Its methods call no user code.
@@ -16,7 +17,8 @@ type Mistake struct {
 // Error implements error.
 func (m *Mistake) Error() string { return m.text }
 
-// Call calls f. It returns nil, or the panic that ended f. If f calls runtime.Goexit, Call does not return.
+// Call calls f. It returns nil, or the panic that ended f. If f calls runtime.Goexit, Call does not return; see
+// [Isolate].
 func Call(f func()) (panicked *Mistake) {
 	returned := false
 	defer func() {
@@ -30,6 +32,66 @@ func Call(f func()) (panicked *Mistake) {
 	f()
 	returned = true
 	return nil
+}
+
+// Isolate is like [Call], but calls f in a goroutine of its own. If f calls runtime.Goexit, Isolate returns a Mistake.
+func Isolate(f func()) (mistake *Mistake) {
+	mistake = &Mistake{text: "the function called runtime.Goexit"}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		mistake = Call(f)
+	}()
+	<-done
+	return mistake
+}
+
+// Guard calls functions that are called often, and hardly ever call runtime.Goexit. Until one of them does so, they are
+// called in the goroutine of the caller. That call ends the goroutine, so that the caller must make the call again in
+// another one. From then on, each function is isolated. The zero value is ready to use.
+type Guard struct{ exited atomic.Bool }
+
+// Call is like the function [Call] or, once a function has called runtime.Goexit, like [Isolate].
+func (g *Guard) Call(f func()) (mistake *Mistake) {
+	if g.exited.Load() {
+		return Isolate(f)
+	}
+	returned := false
+	defer func() {
+		if !returned {
+			g.exited.Store(true)
+		}
+	}()
+	mistake = Call(f)
+	returned = true
+	return mistake
+}
+
+// Resume calls f until f returns. If f calls runtime.Goexit, Resume calls f again, in another goroutine, and waits for
+// it. The goroutine of the caller then ends, but not before f has returned. Resume does not recover from panics.
+func Resume(f func()) {
+	returned := false
+	call := func() {
+		f()
+		returned = true
+	}
+	defer func() {
+		if returned {
+			return
+		}
+		if value := recover(); value != nil {
+			panic(value)
+		}
+		for !returned {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				call()
+			}()
+			<-done
+		}
+	}()
+	call()
 }
 
 // Error returns the text of err, a non-nil error that source returned. If use is not nil, Error calls use under the

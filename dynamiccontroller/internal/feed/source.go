@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
-	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // Key identifies a secondary within a feed. For its fields, see dynamiccontroller.WatchKey.
@@ -70,15 +69,15 @@ func NewEnvironment(ctx context.Context, log logr.Logger, sub *typewatch.Subscri
 	return Environment{Context: ctx, Log: log, sub: sub}
 }
 
-// Call calls f, and reports whether f returned normally. If f panics, Call logs the panic with the message. Until f
-// returns, the subscription reports that the function is running; see [typewatch.Subscription.Busy].
+// Call calls f, and reports whether f returned normally. If f panics or calls runtime.Goexit, Call logs it with the
+// message. Until f returns, the subscription reports that the function is running; see [typewatch.Subscription.Busy].
+// The first call to runtime.Goexit ends the goroutine, and the inbox of the subscription makes the call again.
 func (e Environment) Call(function, message string, f func()) (returned bool) {
-	var panicked *protect.Mistake
-	e.sub.Call(function, func() { panicked = protect.Call(f) })
-	if panicked != nil {
-		e.Log.Error(panicked, message, "stack", string(panicked.Stack))
+	mistake := e.sub.Call(function, f)
+	if mistake != nil {
+		e.Log.Error(mistake, message, "stack", string(mistake.Stack))
 	}
-	return panicked == nil
+	return mistake == nil
 }
 
 // sameWatch reports whether s and other can use the same watch. Functions cannot be compared, so sameWatch returns

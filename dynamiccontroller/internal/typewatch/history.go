@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/dynamic-controller/engine/internal/listwatch"
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // histories counts the histories of resourceVersions. A new history begins when the storage of an API server is
@@ -227,9 +228,8 @@ func (r *reflector) newest() version {
 func (p *Pool) check(ctx context.Context, r *reflector, history int64, seen version) {
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
-	options := listwatch.RequestOptions{ListOptions: metav1.ListOptions{Limit: 1}}
 	for retry := checkRetry(); ; {
-		list, err := r.requests.List(ctx, options, func(runtime.Object) {})
+		list, err := r.mostRecent(ctx)
 		if err == nil {
 			if current := versionNumber(list.ResourceVersion); current != none && seen.isNewer(current) {
 				p.beginHistory(r, history)
@@ -247,6 +247,19 @@ func (p *Pool) check(ctx context.Context, r *reflector, history int64, seen vers
 			return
 		}
 	}
+}
+
+// mostRecent lists one object, for the most recent version. A panic of the client is returned as an error.
+func (r *reflector) mostRecent(ctx context.Context) (list metav1.ListMeta, err error) {
+	mistake := protect.Isolate(func() {
+		options := listwatch.RequestOptions{ListOptions: metav1.ListOptions{Limit: 1}}
+		list, err = r.requests.List(ctx, options, func(runtime.Object) {})
+	})
+	if mistake != nil {
+		r.watch.log.Error(mistake, "Request panicked", "request", "check", "stack", string(mistake.Stack))
+		return list, mistake
+	}
+	return list, err
 }
 
 // hasSecondaryLocked reports whether a change to the watch's objects reconciles objects of another type.

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // inbox holds what a subscription has not received yet, and delivers it in a goroutine. The goroutine exists only while
@@ -21,6 +23,7 @@ type inbox struct {
 	early    changeQueue
 	existing *existing // nil unless existing objects, or the call to Synced, have yet to be delivered
 	changes  changeQueue
+	again    *Change       // the change whose delivery ended with runtime.Goexit, or nil; delivered next
 	running  bool          // whether the goroutine is running
 	calling  bool          // whether it is calling the event handler
 	returned chan struct{} // closed when the current call has returned; nil if nobody waits for it
@@ -31,7 +34,7 @@ type inbox struct {
 type existing struct {
 	view View
 	next *chunk // nil if all objects have been delivered
-	// single holds the objects of a call to Known that ended with runtime.Goexit. They are delivered one at a time.
+	// single holds the objects of a call to Known that ended with runtime.Goexit. They are delivered again, one at a time.
 	single []*Object
 }
 
@@ -45,6 +48,7 @@ type delivery struct {
 	lost    bool
 	change  Change
 	f       func()
+	isAgain bool // an earlier delivery ended with runtime.Goexit
 }
 
 // reset replaces the event handler and removes all items. It returns the functions that were removed, which the caller
@@ -52,7 +56,7 @@ type delivery struct {
 func (b *inbox) reset(handler *EventHandler) (functions []func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.handler, b.existing = handler, nil
+	b.handler, b.existing, b.again = handler, nil, nil
 	return append(b.early.clear(), b.changes.clear()...)
 }
 
@@ -185,10 +189,12 @@ func (b *inbox) next() (d delivery, ok bool) {
 	defer b.mu.Unlock()
 	d.handler = b.handler
 	switch e := b.existing; {
+	case b.again != nil:
+		d.change, d.isAgain, b.again = *b.again, true, nil
 	case !b.early.isEmpty():
 		d.change, d.f = b.early.next()
 	case e != nil && len(e.single) > 0:
-		d.known, e.single = e.single[:1], e.single[1:]
+		d.known, e.single, d.isAgain = e.single[:1], e.single[1:], true
 	case e != nil && e.next != nil:
 		d.chunk, d.view, e.next = e.next, e.view, e.next.next
 	case e != nil:
@@ -241,8 +247,14 @@ func (b *inbox) endCall(d delivery, over bool) {
 		close(b.returned)
 		b.returned = nil
 	}
-	if e := b.existing; !over && len(d.known) > 1 && e != nil && b.handler == d.handler {
+	if over || d.isAgain || b.handler != d.handler {
+		return
+	}
+	switch e := b.existing; {
+	case len(d.known) > 0 && e != nil:
 		e.single = slices.Clone(d.known)
+	case d.change.Key != "":
+		b.again = &d.change
 	}
 }
 
@@ -259,8 +271,8 @@ type running struct {
 }
 
 // Call calls f, which calls a user function of the subscription, for example a predicate. Until f has returned, Busy
-// can return the name of the function.
-func (s *Subscription) Call(function string, f func()) {
+// can return the name of the function. Call returns the mistake of the function, if any; see [protect.Guard].
+func (s *Subscription) Call(function string, f func()) *protect.Mistake {
 	c, r := &s.calls, &running{function: function, since: time.Now()}
 	c.mu.Lock()
 	c.running = append(c.running, r)
@@ -270,7 +282,7 @@ func (s *Subscription) Call(function string, f func()) {
 		defer c.mu.Unlock()
 		c.running = slices.DeleteFunc(c.running, func(other *running) bool { return other == r })
 	}()
-	f()
+	return s.guard.Call(f)
 }
 
 // Busy returns the name of the user function that has been running for the longest time, and the time of its call. If

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
-	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // Indexes declares indexes. Its address identifies it: a view keeps the contents of its indexes while the watch and the
@@ -90,10 +89,7 @@ type indexFunction struct {
 
 // evaluate calls the function. It returns nil if the function panics.
 func (f *indexFunction) evaluate(r *objects.Record) (values []string) {
-	var panicked *protect.Mistake
-	f.subscription.Call("function of index "+f.name, func() {
-		panicked = protect.Call(func() { values = f.function(NewObject(r, f.view)) })
-	})
+	panicked := f.subscription.Call("function of index "+f.name, func() { values = f.function(NewObject(r, f.view)) })
 	if panicked == nil {
 		return values
 	}

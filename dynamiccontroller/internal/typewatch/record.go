@@ -42,7 +42,7 @@ func (w *watch) record(obj any) *objects.Record {
 			return received
 		}
 	}
-	transformed, err := w.transformed(received.Reduced(w.pool.config.Reduce))
+	transformed, err := w.transformed(received.Reduced(w.reducer()))
 	if err != nil {
 		log := w.log.WithValues("object", received.Key())
 		if mistake, ok := errors.AsType[*protect.Mistake](err); ok && mistake.Stack != nil {
@@ -54,7 +54,33 @@ func (w *watch) record(obj any) *objects.Record {
 	return transformed
 }
 
+// reducer returns the function that makes objects smaller before the transform, or nil. If it panics, the object is not
+// made smaller.
+func (w *watch) reducer() func(object []byte) []byte {
+	reduce := w.pool.config.Reduce
+	if reduce == nil {
+		return nil
+	}
+	return func(object []byte) (reduced []byte) {
+		if mistake := w.guard.Call(func() { reduced = reduce(object) }); mistake != nil {
+			w.log.Error(mistake, "Reduce function panicked, decoding the whole object", "stack", string(mistake.Stack))
+			return object
+		}
+		return reduced
+	}
+}
+
+// transformed returns the record of the transformed object. If the transform, or a method of an object that it has
+// returned, calls runtime.Goexit for the first time, the request fails, and the object is listed again.
 func (w *watch) transformed(received *objects.Record) (r *objects.Record, err error) {
+	mistake := w.guard.Call(func() { r, err = w.transformedUnguarded(received) })
+	if mistake != nil {
+		return nil, mistake
+	}
+	return r, err
+}
+
+func (w *watch) transformedUnguarded(received *objects.Record) (r *objects.Record, err error) {
 	decoded, err := received.Decode(w.key.Projection)
 	if err != nil {
 		return nil, err
@@ -63,16 +89,13 @@ func (w *watch) transformed(received *objects.Record) (r *objects.Record, err er
 	if err != nil {
 		return nil, err
 	}
-	if panicked := protect.Call(func() {
-		r, err = objects.Encode(out.(runtime.Object), w.key.Projection, received.GetResourceVersion())
-		if err == nil && r.Key() != received.Key() {
-			err = fmt.Errorf("the transform changed the object's namespace or name to %q", r.Key())
-		}
-		if err == nil {
-			r.ObjectMeta() // calls an opaque object's methods here, where a panic is recovered
-		}
-	}); panicked != nil {
-		return nil, panicked
+	r, err = objects.Encode(out.(runtime.Object), w.key.Projection, received.GetResourceVersion())
+	if err != nil {
+		return nil, err
 	}
-	return r, err
+	if r.Key() != received.Key() {
+		return nil, fmt.Errorf("the transform changed the object's namespace or name to %q", r.Key())
+	}
+	r.ObjectMeta() // calls an opaque object's methods here, where a panic is recovered
+	return r, nil
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // batch limits the number of objects per call to Known, so that handlers do not hold their locks for long.
@@ -54,6 +55,7 @@ type Subscription struct {
 	ended    chan struct{}
 	inbox    inbox // used under the delivery lock of the current watch, except by its goroutine
 	calls    calls
+	guard    protect.Guard // calls user functions
 
 	// Guarded by the delivery lock of the current watch.
 	handler *EventHandler

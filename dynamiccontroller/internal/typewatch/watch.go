@@ -28,6 +28,7 @@ type watch struct {
 	idle       bool // belongs to an inactive subscription and has no reflectors; see Activity
 	log        logr.Logger
 	transform  cache.TransformFunc // nil if objects are stored as they are received
+	guard      protect.Guard       // calls the transforms
 	state      *watchState
 	store      *objects.Store
 	selector   objectSelector
