@@ -117,10 +117,10 @@
 //   - D3: Deletions that happened while a watch was interrupted are found by comparing the cache with the next list.
 //     Each deletion is delivered with the last known state of the object, so that the owner of a deleted child is
 //     reconciled. An object that was deleted and created again with the same name is delivered as a deletion and an
-//     addition. An object that cannot be used, for example because a label is not a string, is skipped and counted in
-//     the status, and its last usable state stays in the cache. A list is never older than the cache, so a lagging API
-//     server causes no false deletions. The only exception is a restore of etcd from a backup, after which the cache
-//     reverts to the restored state.
+//     addition. An object that cannot be used, for example because a label is not a string or because JSON readers
+//     refuse it, is skipped and counted in the status, in watches as in lists. Its last usable state stays in the cache.
+//     A list is never older than the cache, so a lagging API server causes no false deletions. The only exception is a
+//     restore of etcd from a backup, after which the cache reverts to the restored state.
 //   - D4: All initial lists of a registration, including those of owned and watched types, together trigger only one
 //     reconcile per object. If the list of an owned or watched type fails, the reconcile is delayed by about a second
 //     at most. If the list or a MapFunc hangs, the reconcile is delayed by at most ten seconds.
@@ -207,6 +207,8 @@
 //     waited for. Two controllers of [NewDynamicController] for different clusters must not run with the same Lease.
 //   - If connections are lost repeatedly, a change to a type's schema can be detected up to five minutes late. Types
 //     whose API group has no dot, such as core and apps, are not relisted to detect such changes.
+//   - With NewDynamicController, client-go reads the objects. An object that JSON readers refuse ends a list, and a
+//     watch that contains it: JSON readers accept a depth of 10,000, and a watch event adds one.
 //   - A goroutine of net/http calls rest.Config.Dial and Proxy, and one of client-go reads the watches of a client that
 //     was passed to NewDynamicController. Panics in Dial, in Proxy and in the response bodies of these watches end the
 //     process.

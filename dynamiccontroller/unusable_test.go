@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -162,5 +163,88 @@ func TestD3_UnidentifiedDeletionInAStreamingList(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// deepWidget returns an object whose JSON has the given depth.
+func deepWidget(name string, depth int) string {
+	return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"namespace":"ns","name":%q,"uid":%q,`+
+		`"resourceVersion":"11"},"spec":%s%s}`, name, name, strings.Repeat("[", depth-1), strings.Repeat("]", depth-1))
+}
+
+// API servers accept objects of a depth of 10,000, which is one more in a watch event. JSON readers in Go accept no
+// more. Servers of aggregated APIs can send anything.
+func TestD3_ObjectsThatJSONReadersRefuseEndNoWatch(t *testing.T) {
+	const maxDepth = 10_000
+	broken := strings.Replace(deepWidget("broken", 2), "[", "[NaN", 1)
+	var requests atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		requests.Add(1)
+		switch query := r.URL.Query(); {
+		case query.Get("sendInitialEvents") != "":
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			_, _ = fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":422,"reason":"Invalid"}`)
+		case query.Get("watch") != "":
+			for _, object := range []string{
+				deepWidget("deep", maxDepth), deepWidget("too-deep", maxDepth+1), broken, deepWidget("b", 2),
+			} {
+				_, _ = fmt.Fprintf(w, `{"type":"ADDED","object":%s}`, object)
+			}
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		default:
+			_, _ = fmt.Fprintf(w, `{"apiVersion":"example.com/v1","items":[%s,%s,%s],"kind":"WidgetList",`+
+				`"metadata":{"resourceVersion":"10"}}`, deepWidget("a", maxDepth), deepWidget("listed", maxDepth+1),
+				deepWidget("c", 2))
+		}
+	}))
+	defer server.Close()
+	defer server.CloseClientConnections()
+	logged := &logBuffer{}
+	c, err := dynamiccontroller.NewForConfig(logged.logger(0), dynamiccontroller.Config{}, &rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reconciled := make(chan string, 10)
+	handle := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		lister, err := c.Lister(id.GVR)
+		if err == nil {
+			_, err = lister.Get(id.NamespacedKey)
+		}
+		reconciled <- fmt.Sprint(id.Name(), " ", err)
+		return dynamiccontroller.Terminal(err)
+	}
+	if err := c.StartServingGVK(t.Context(), widgetsGVR, handle); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	want := map[string]bool{"a <nil>": true, "b <nil>": true, "c <nil>": true, "deep <nil>": true}
+	for n := len(want); n > 0; n-- {
+		select {
+		case got := <-reconciled:
+			if !want[got] {
+				t.Errorf("reconciled %q", got)
+			}
+			delete(want, got)
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%v not reconciled: %+v", want, c.Status()[0].WatchStatus)
+		}
+	}
+	s := c.Status()[0]
+	if s.Unusable != 3 || s.Objects != 4 || s.State != dynamiccontroller.TypeSynced || s.LastProblem != "" {
+		t.Errorf("status %+v", s.WatchStatus)
+	}
+	if !strings.Contains(s.UnusableMessage, "ns/broken: invalid character 'N'") || logged.count("max depth") == 0 {
+		t.Errorf("%q is in the status, and the log is %q", s.UnusableMessage, logged.lines)
+	}
+	if n := requests.Load(); n != 3 {
+		t.Errorf("%d requests, want a streaming list, a list and a watch", n)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

@@ -62,8 +62,8 @@ var dataTypes = []string{
 	"...WatchesOption", "...string", "<-chan struct{}", "CacheMode", "Cause", "CauseKind", "Config", "Lister",
 	"ObjectIdentifiers", "Outcome", "Reconcile", "Sync", "TypeState", "WatchKey", "[]ParkedObject", "[]SecondaryStatus",
 	"*ReplacementStatus", "*RunningFunction", "[]schema.GroupVersionResource", "bool", "context.Context", "int", "int64",
-	"logr.Logger", "schema.GroupResource", "schema.GroupVersionKind", "schema.GroupVersionResource", "string", "time.Duration", "time.Time",
-	"types.UID", "uint8",
+	"logr.Logger", "schema.GroupResource", "schema.GroupVersionKind", "schema.GroupVersionResource", "string",
+	"time.Duration", "time.Time", "types.UID", "uint8",
 }
 
 func TestD5_EachUserFunctionHasACase(t *testing.T) {
@@ -123,25 +123,22 @@ var userFunctionCases map[string]userFunctionCase
 
 func init() { // the cases refer to functions that use the map
 	userFunctionCases = map[string]userFunctionCase{
-		"handler":           functionCase{kind: "handler"}.of(nil),
-		"error":             functionCase{kind: "error"}.of(nil),
-		"default transform": functionCase{visible: "Transform failed"}.ofOption(withDefaultTransform),
-		"reduce":            functionCase{visible: "Reduce function panicked"}.ofOption(withReduce),
-		"metrics":           functionCase{visible: "Metrics panicked"}.ofOption(withMetrics),
-		"parked function":   functionCase{visible: "Parked function panicked", parks: true}.ofOption(withParked),
-		"REST mapper":       functionCase{kind: "mapper", serve: withMetadata}.ofOption(withRESTMapper),
-		"type events":       functionCase{visible: "TypeEvents panicked"}.ofOption(withTypeEvents),
-		"client":            functionCase{kind: "client"}.of(nil),
-		"metadata client":   functionCase{kind: "client"}.of(withMetadata),
-		"flow function":     functionCase{visible: "Flow function panicked"}.of(withFlow),
-		"index function":    functionCase{kind: "index"}.of(withIndex),
-		"predicate":         functionCase{visible: "Predicate panicked"}.of(withPredicate),
-		"rate limiter":      functionCase{visible: "Rate limiter panicked", parks: true}.of(withRateLimiter),
-		"transform":         functionCase{visible: "Transform failed"}.of(withTransform),
-		"MapFunc": functionCase{visible: "MapFunc panicked"}.of(func(m *misbehavior, f *fixture) []dynamiccontroller.ServeOption {
-			return []dynamiccontroller.ServeOption{dynamiccontroller.Watches(f.types[2],
-				func(context.Context, dynamiccontroller.Object) []string { m.call(); return nil })}
-		}),
+		"handler":                     functionCase{kind: "handler"}.of(nil),
+		"error":                       functionCase{kind: "error"}.of(nil),
+		"default transform":           functionCase{visible: "Transform failed"}.ofOption(withDefaultTransform),
+		"reduce":                      functionCase{visible: "Reduce function panicked"}.ofOption(withReduce),
+		"metrics":                     functionCase{visible: "Metrics panicked"}.ofOption(withMetrics),
+		"parked function":             functionCase{visible: "Parked function panicked", parks: true}.ofOption(withParked),
+		"REST mapper":                 functionCase{kind: "mapper", serve: withMetadata}.ofOption(withRESTMapper),
+		"type events":                 functionCase{visible: "TypeEvents panicked"}.ofOption(withTypeEvents),
+		"client":                      functionCase{kind: "client"}.of(nil),
+		"metadata client":             functionCase{kind: "client"}.of(withMetadata),
+		"flow function":               functionCase{visible: "Flow function panicked"}.of(withFlow),
+		"index function":              functionCase{kind: "index"}.of(withIndex),
+		"predicate":                   functionCase{visible: "Predicate panicked"}.of(withPredicate),
+		"rate limiter":                functionCase{visible: "Rate limiter panicked", parks: true}.of(withRateLimiter),
+		"transform":                   functionCase{visible: "Transform failed"}.of(withTransform),
+		"MapFunc":                     functionCase{visible: "MapFunc panicked"}.of(withMapFunc),
 		"MapAnyFunc":                  functionCase{kind: "MapAnyFunc", visible: "MapAnyFunc panicked"}.of(nil),
 		"transport":                   {runTransport},
 		"transport of an HTTP client": {runTransport},
@@ -390,6 +387,11 @@ func withMetadata(*misbehavior, *fixture) []dynamiccontroller.ServeOption {
 	return []dynamiccontroller.ServeOption{dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata)}
 }
 
+func withMapFunc(m *misbehavior, f *fixture) []dynamiccontroller.ServeOption {
+	return []dynamiccontroller.ServeOption{dynamiccontroller.Watches(f.types[2],
+		func(context.Context, dynamiccontroller.Object) []string { m.call(); return nil })}
+}
+
 func withIndex(m *misbehavior, _ *fixture) []dynamiccontroller.ServeOption {
 	return []dynamiccontroller.ServeOption{dynamiccontroller.WithIndex("index", func(dynamiccontroller.Object) []string {
 		m.call()
@@ -402,7 +404,9 @@ func withIndex(m *misbehavior, _ *fixture) []dynamiccontroller.ServeOption {
 type memoryServer struct{ version atomic.Int64 }
 
 func (s *memoryServer) RoundTrip(r *http.Request) (*http.Response, error) {
-	response := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Request: r}
+	response := &http.Response{
+		StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+	}
 	switch query := r.URL.Query(); {
 	case query.Get("sendInitialEvents") != "":
 		response.StatusCode = http.StatusUnprocessableEntity
@@ -508,7 +512,8 @@ func runTransportCase(t *testing.T, m *misbehavior, where string, ownClient bool
 	m.on.Store(false)
 	before := counts[widgetsGVR]
 	time.Sleep(12 * time.Minute)
-	if status, _ := c.TypeStatusOf(widgetsGVR); status.State != dynamiccontroller.TypeSynced || counts[widgetsGVR] == before {
+	status, _ = c.TypeStatusOf(widgetsGVR)
+	if status.State != dynamiccontroller.TypeSynced || counts[widgetsGVR] == before {
 		t.Errorf("%s: %d calls, then %d; %+v", where, before, counts[widgetsGVR], status.WatchStatus)
 	}
 	if err := stop(); err != nil {

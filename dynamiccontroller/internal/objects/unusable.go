@@ -137,6 +137,14 @@ func ParseItem(data []byte, projection Projection, typeMeta metav1.TypeMeta) *Re
 	return r
 }
 
+// RefusedItem returns the unusable record of an object that is not valid JSON, or too deep for the readers of JSON. It
+// has the fields of the header that can be read.
+func RefusedItem(data []byte, reason error) *Record {
+	var p parsed
+	_ = p.scan(data, metav1.TypeMeta{}) // an error changes nothing
+	return p.unusable(reason)
+}
+
 // unusable returns an unusable record with the fields of the header that can be read.
 func (p *parsed) unusable(reason error) *Record {
 	var values [4][]byte

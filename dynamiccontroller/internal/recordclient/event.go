@@ -1,9 +1,9 @@
 package recordclient
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 
@@ -103,7 +103,7 @@ func malformed(err error) error { return fmt.Errorf("%w: %w", listwatch.ErrMalfo
 // detectEncoding also reads the rest of the first event's length.
 func (d *events) detectEncoding() error {
 	if first := d.header; first[0] != 0 {
-		d.reader = &jsonEvents{stream: newStream(io.MultiReader(bytes.NewReader(first), d.body))}
+		d.reader = &jsonEvents{stream: newStream(d.body, first...)}
 		d.header = nil
 		return nil
 	}
@@ -138,36 +138,55 @@ func (d *events) Close() { _ = d.body.Close() }
 // jsonEvents reads JSON-encoded events.
 type jsonEvents struct {
 	stream *stream
-	event  struct {
-		Type   watch.EventType `json:"type"`
-		Object span            `json:"object"`
-	}
+	object []byte // of the event; valid until the next one is read
 }
 
-func (e *jsonEvents) next([]byte) (watch.EventType, error) {
-	e.event.Type, e.event.Object = "", nil // so that no buffer is kept in memory while the next event is awaited
-	err := e.stream.read(&e.event)
-	return e.event.Type, err
+func (e *jsonEvents) next([]byte) (eventType watch.EventType, err error) {
+	e.object = nil // so that no buffer is kept in memory while the next event is awaited
+	event, err := e.stream.value()
+	if err != nil {
+		return "", err
+	}
+	fields := parts(event)
+	err = fields.members(func(name string) (err error) {
+		switch name {
+		case "type":
+			var text string
+			text, err = fields.text()
+			eventType = watch.EventType(text)
+		case "object":
+			e.object, err = fields.value()
+		default:
+			_, err = fields.value()
+		}
+		return err
+	})
+	if errors.Is(err, io.ErrUnexpectedEOF) { // the event is complete, so that the connection was not lost
+		err = errMalformedEvent
+	}
+	return eventType, err
 }
+
+var errMalformedEvent = errors.New("the watch event is not a JSON object")
 
 func (e *jsonEvents) record(projection objects.Projection) (*objects.Record, error) {
-	return objects.ParseItem(e.event.Object, projection, metav1.TypeMeta{}), nil
+	return parseItem(e.object, projection, metav1.TypeMeta{}), nil
 }
 
 func (e *jsonEvents) bookmark() (*metav1.PartialObjectMetadata, error) {
 	bookmark := &metav1.PartialObjectMetadata{}
-	return bookmark, json.Unmarshal(e.event.Object, bookmark)
+	return bookmark, json.Unmarshal(e.object, bookmark)
 }
 
 func (e *jsonEvents) status() (*metav1.Status, error) {
 	status := &metav1.Status{}
-	err := json.Unmarshal(e.event.Object, status)
+	err := json.Unmarshal(e.object, status)
 	if err == nil && status.Kind != "Status" {
 		err = fmt.Errorf("expected a Status, got kind %q", status.Kind)
 	}
 	return status, err
 }
 
-func (e *jsonEvents) size() int { return len(e.event.Object) }
+func (e *jsonEvents) size() int { return len(e.object) }
 
 func (e *jsonEvents) shrink() { e.stream.shrink() }

@@ -203,3 +203,41 @@ func TestWatch_ReleasesLargeBuffers(t *testing.T) {
 		})
 	}
 }
+
+// An object that JSON readers refuse is unusable, and has the identity that can be read. The watch continues.
+func TestWatch_ObjectThatJSONReadersRefuseIsUnusable(t *testing.T) {
+	const maxDepth = 10_000
+	deep := func(depth int) string {
+		return strings.Replace(widget("deep"), `"spec":`, `"spec":`+strings.Repeat("[", depth-1)+strings.Repeat("]", depth-1)+
+			`,"x":`, 1)
+	}
+	for name, test := range map[string]struct {
+		object, key, reason string
+	}{
+		"as deep as JSON readers accept": {deep(maxDepth), "a/deep", ""},
+		"too deep":                       {deep(maxDepth + 1), "a/deep", "exceeded max depth"},
+		"not a number":                   {strings.Replace(widget("nan"), `"spec":`, `"spec":NaN,"x":`, 1), "a/nan", "'N'"},
+		"a bad escape":                   {strings.Replace(widget("bad"), `grüße`, `\x`, 1), "a/bad", "escape"},
+		"brackets that do not match":     {strings.Replace(widget("two"), `{"text"`, `["text"`, 1), "a/two", "after array"},
+	} {
+		body := frame(watch.Added, test.object) + frame(watch.Modified, widget("next"))
+		for _, r := range []io.Reader{strings.NewReader(body), iotest.OneByteReader(strings.NewReader(body))} {
+			got := events(t, r, objects.Full)
+			if len(got) != 2 || got[1].Object.(*objects.Record).Key() != "a/next" {
+				t.Fatalf("%s: got %v", name, got)
+			}
+			first := got[0].Object.(*objects.Record)
+			if key, _ := first.Identity(); key != test.key {
+				t.Errorf("%s: got the key %q, want %q", name, key, test.key)
+			}
+			if reason := first.Unusable(); (reason != nil) != (test.reason != "") || reason != nil &&
+				!contains(reason, test.reason) {
+				t.Errorf("%s: unusable because of %v, want %q", name, reason, test.reason)
+			}
+		}
+		list, err := list(t, strings.NewReader("{"+listType+","+listMeta+`,"items":[`+test.object+","+widget("b")+"]}"))
+		if err != nil || len(list.Items) != 2 || (list.Items[0].Unusable() != nil) != (test.reason != "") {
+			t.Errorf("%s: got the list %v, %v", name, list, err)
+		}
+	}
+}

@@ -3,7 +3,6 @@ package recordclient
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -69,38 +68,23 @@ type jsonList struct {
 }
 
 func (r *jsonList) readFields() error {
-	switch token, err := r.stream.Token(); {
-	case err != nil:
-		return r.notJSON(err)
-	case token != json.Delim('{'):
-		return fmt.Errorf("expected a list, got %v", token)
+	if c, err := r.stream.next(); err != nil || c != '{' {
+		return r.notObject(err)
 	}
-	for r.stream.More() {
-		name, err := r.stream.Token()
-		if err != nil {
-			return err
-		}
-		if err := r.readField(name); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	_, err := r.stream.Token() // the closing brace
-	return err
+	return r.stream.members(r.readField)
 }
 
-// notJSON adds the beginning of the response to the error if the response is not JSON.
-func (r *jsonList) notJSON(err error) error {
-	var syntax *json.SyntaxError
-	if !errors.As(err, &syntax) {
+// notObject returns an error with the beginning of a response that is not an object.
+func (r *jsonList) notObject(err error) error {
+	if err != nil {
 		return err
 	}
 	const excerpt = 100
-	start, _ := io.ReadAll(io.LimitReader(r.stream.Buffered(), excerpt))
-	return fmt.Errorf("expected a list, got %q: %w", start, err)
+	start := r.stream.buffer[r.stream.at:]
+	return fmt.Errorf("expected a list, got %q", start[:min(len(start), excerpt)])
 }
 
-func (r *jsonList) readField(name json.Token) error {
-	var ignored span
+func (r *jsonList) readField(name string) error {
 	switch name {
 	case "kind":
 		return r.stream.read(&r.kind)
@@ -111,7 +95,8 @@ func (r *jsonList) readField(name json.Token) error {
 	case "items":
 		return r.readItems()
 	default:
-		return r.stream.read(&ignored)
+		_, err := r.stream.value()
+		return err
 	}
 }
 
@@ -120,20 +105,24 @@ func (r *jsonList) readItems() error {
 		return errors.New("the list has two fields of this name")
 	}
 	r.hasItems = true
-	switch token, err := r.stream.Token(); {
-	case err != nil || token == nil: // null means an empty list
-		return err
-	case token != json.Delim('['):
-		return fmt.Errorf("expected an array, got %v", token)
+	if c, err := r.stream.next(); err != nil || c != '[' {
+		return r.readNoItems()
 	}
-	for r.stream.More() {
-		var item span
-		if err := r.stream.read(&item); err != nil {
-			return err
+	return r.stream.items(func() error {
+		item, err := r.stream.value()
+		if err == nil {
+			r.add(item)
 		}
-		r.add(item)
+		return err
+	})
+}
+
+// readNoItems reads the value null, which means an empty list.
+func (r *jsonList) readNoItems() error {
+	value, err := r.stream.value()
+	if err == nil && string(value) != "null" {
+		err = fmt.Errorf("expected an array, got %.100q", value)
 	}
-	_, err := r.stream.Token() // the closing bracket
 	return err
 }
 
@@ -153,7 +142,7 @@ func (r *jsonList) add(item []byte) {
 
 // parse returns the record of an item.
 func (r *jsonList) parse(item []byte) *objects.Record {
-	return objects.ParseItem(item, r.projection, metav1.TypeMeta{
+	return parseItem(item, r.projection, metav1.TypeMeta{
 		APIVersion: r.apiVersion, Kind: strings.TrimSuffix(r.kind, "List"),
 	})
 }
@@ -168,9 +157,9 @@ func (r *jsonList) finish() error {
 		r.item(r.parse(item))
 		r.untyped[i] = nil // release the item
 	}
-	switch token, err := r.stream.Token(); {
+	switch c, err := r.stream.next(); {
 	case err == nil:
-		return fmt.Errorf("unexpected data after the list: %v", token)
+		return fmt.Errorf("unexpected data after the list: %q", c)
 	case !errors.Is(err, io.EOF):
 		return err
 	}
