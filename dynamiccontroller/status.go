@@ -42,10 +42,15 @@ const (
 
 // WatchStatus is the status of a type's current watch. [TypeStatus] and [SecondaryStatus] embed it.
 type WatchStatus struct {
-	State   TypeState
-	Message string    // the error from the API server, if State reports a failure
+	State TypeState
+	// Message is the error from the API server, if State reports a failure. If State has been TypeSyncing for ten seconds,
+	// it says what the first list waits for.
+	Message string
 	Since   time.Time // when State last changed
 	Synced  bool      // the cache holds a complete list, which can be out of date if State reports a failure
+
+	ListingSince time.Time // when the list that is in progress began; zero if there is none
+	ListItems    int       // the items of that list that have arrived
 
 	WatchOpenSince time.Time // zero if the watch is not open
 	LastEvent      time.Time // when the last event, bookmark or list arrived; zero if there was none
@@ -60,9 +65,9 @@ type WatchStatus struct {
 	Objects int   // number of objects in the cache
 	Bytes   int64 // approximate memory used by these objects
 	// Unusable counts objects that were received but cannot be used, for example because they have no name, because a
-	// label is not a string, or because their JSON has a depth of more than 10,000. With CacheFull, all metadata is checked as well, and a handler is not called for an object
-	// whose generation is a string. An unusable object does not affect other objects, and it does not count as deleted:
-	// the cache keeps its last usable state, if any.
+	// label is not a string, or because their JSON has a depth of more than 10,000. With CacheFull, all metadata is checked
+	// as well, and a handler is not called for an object whose generation is a string. An unusable object does not affect
+	// other objects, and it does not count as deleted: the cache keeps its last usable state, if any.
 	//
 	// If neither the name nor the UID of an item in a list can be read, the list deletes nothing, and a replacement waits.
 	// The list is repeated after a minute, later less often, until all its items can be identified. If a replacement
@@ -206,6 +211,9 @@ func watchStatusOf(sub *typewatch.Subscription) WatchStatus {
 		Message: state.Message,
 		Since:   state.Since,
 		Synced:  view.HasSynced(),
+
+		ListingSince: state.ListingSince,
+		ListItems:    state.ListItems,
 
 		WatchOpenSince: state.Open,
 		LastEvent:      state.LastEvent,

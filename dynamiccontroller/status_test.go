@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"reflect"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
@@ -119,5 +123,55 @@ func TestD8_StatusShowsTheNewestParkedObjects(t *testing.T) {
 			}
 		}
 		stop()
+	})
+}
+
+// slowLists is an API server in memory whose lists contain an item per second, and do not end.
+type slowLists struct{ memoryServer }
+
+func (s *slowLists) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := s.memoryServer.RoundTrip(r)
+	if response.StatusCode != http.StatusOK {
+		return response, err
+	}
+	reader, writer := io.Pipe()
+	context.AfterFunc(r.Context(), func() { _ = reader.CloseWithError(r.Context().Err()) })
+	go func() {
+		_, err := io.WriteString(writer, `{"apiVersion":"example.com/v1","kind":"WidgetList","items":[null`)
+		for n := 1; err == nil; n++ {
+			time.Sleep(time.Second)
+			_, err = io.WriteString(writer, ","+widget(fmt.Sprintf(`"namespace":"ns","name":"w%d"`, n)))
+		}
+	}()
+	response.Body = reader
+	return response, err
+}
+
+func TestS5_SyncingForTenSecondsHasAMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := &rest.Config{Host: "http://server.example.com", Transport: &slowLists{}}
+		c, err := dynamiccontroller.NewForConfig(logr.Discard(), dynamiccontroller.Config{}, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.StartServingGVK(t.Context(), widgetsGVR, succeed); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		stop := inBackground(c.Run)
+		time.Sleep(9*time.Second + time.Second/2)
+		s := must(c.TypeStatusOf(widgetsGVR)).WatchStatus
+		if s.State != dynamiccontroller.TypeSyncing || s.Message != "" || s.ListItems != 10 || !s.ListingSince.Equal(began) {
+			t.Errorf("after 9 s: %+v", s)
+		}
+		time.Sleep(3 * time.Second)
+		s = must(c.TypeStatusOf(widgetsGVR)).WatchStatus
+		if s.State != dynamiccontroller.TypeSyncing || s.Message != "the list is not complete yet; items so far: 13" {
+			t.Errorf("after 12 s: %+v", s)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(2 * time.Second) // until the server has noticed
 	})
 }

@@ -1,8 +1,10 @@
 package listwatch
 
 import (
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -28,13 +30,15 @@ const (
 	// steadyAfter is how long a watch must be open until it is trusted, if the previous one failed after it was opened. It
 	// is shorter than Tolerance, so that a single failure followed by a quick relist does not change the phase.
 	steadyAfter = 3 * time.Second
+	// slowList is how long a type can be Syncing without a message.
+	slowList = 10 * time.Second
 )
 
 // State is the state of a Loop.
 type State struct {
 	Phase   Phase
 	Err     error     // the problem, if Phase reports one
-	Message string    // the text of Err
+	Message string    // the text of Err; in Syncing, after slowList, what the first list waits for
 	Since   time.Time // when the phase began
 
 	Open        time.Time // since when the watch is open; zero if it is not open
@@ -42,6 +46,9 @@ type State struct {
 	NextAttempt time.Time // when the next request is due; zero if none is waiting
 	LastProblem string    // the last problem, also if it is over
 	ProblemAt   time.Time // when the last problem occurred
+
+	ListingSince time.Time // when the list that is in progress began; zero if there is none
+	ListItems    int       // the items that it has received
 
 	Lacks Lacks // what the server was found to lack
 }
@@ -54,20 +61,38 @@ type problem struct {
 	opened bool // it occurred after the watch was opened
 }
 
+// progress is that of the list that is in progress, or of the last one.
+type progress struct {
+	items     atomic.Int64
+	answered  atomic.Bool // an item or a page has arrived
+	throttled atomic.Bool // the client's rate limiter delays the list
+}
+
+func (p *progress) reset() {
+	p.items.Store(0)
+	p.answered.Store(false)
+}
+
 // health derives the State of a Loop. Its methods are safe for concurrent use.
 type health struct {
-	observe func() // called without a lock when the phase or the message has changed
+	observe  func() // called without a lock when the phase or the message has changed
+	progress progress
 
 	mu        sync.Mutex // guards the fields below
 	state     State
 	running   bool
+	began     time.Time // when the run began
 	listed    bool      // a list is complete in this run
 	good      time.Time // when the watch was last open, or the first list of the run was complete
 	tolerance time.Duration
 	problem   *problem
 	request   string // the request that is waiting for a response
+	waits     bool   // the message says what the request waits for
 	timer     *time.Timer
 }
+
+// errNotOpen is returned by deriveLocked if no request has failed.
+var errNotOpen = errors.New("the watch is not open")
 
 func newHealth(observe func()) *health {
 	return &health{observe: observe, state: State{Phase: Stopped, Since: time.Now()}}
@@ -77,12 +102,47 @@ func newHealth(observe func()) *health {
 func (h *health) State() State {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.state
+	s := h.state
+	if s.ListingSince.IsZero() {
+		return s
+	}
+	s.ListItems = int(h.progress.items.Load())
+	if h.waits {
+		s.Message = h.messageLocked(s.Err)
+	}
+	return s
+}
+
+// messageLocked returns the message for what deriveLocked has returned.
+func (h *health) messageLocked(err error) string {
+	switch {
+	case err != nil && h.waits:
+		return err.Error() + "; " + h.waitsForLocked()
+	case err != nil:
+		return err.Error()
+	case h.waits:
+		return h.waitsForLocked()
+	default:
+		return ""
+	}
+}
+
+// waitsForLocked describes what the current request waits for.
+func (h *health) waitsForLocked() string {
+	p := &h.progress
+	switch {
+	case h.state.ListingSince.IsZero():
+	case p.throttled.Load():
+		return fmt.Sprintf("the client's rate limiter delays the %s", h.request)
+	case p.answered.Load():
+		return fmt.Sprintf("the %s is not complete yet; items so far: %d", h.request, p.items.Load())
+	}
+	return fmt.Sprintf("no response to the %s request yet", h.request)
 }
 
 func (h *health) begin() {
 	h.update(func(now time.Time) {
-		h.running, h.listed = true, false
+		h.running, h.listed, h.began = true, false, now
 		h.good, h.tolerance, h.problem = now, Tolerance, nil
 	})
 }
@@ -90,7 +150,7 @@ func (h *health) begin() {
 func (h *health) end() {
 	h.update(func(time.Time) {
 		h.running, h.listed, h.problem = false, false, nil
-		h.state.Open, h.state.NextAttempt = time.Time{}, time.Time{}
+		h.state.Open, h.state.NextAttempt, h.state.ListingSince = time.Time{}, time.Time{}, time.Time{}
 		if h.timer != nil {
 			h.timer.Stop()
 		}
@@ -102,13 +162,17 @@ func (h *health) sent(r request) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.request, h.state.NextAttempt = r.String(), time.Time{}
+	if r != watchRequest {
+		h.state.ListingSince = time.Now()
+		h.progress.reset()
+	}
 }
 
-// waits records when the next request is due.
-func (h *health) waits(delay time.Duration) {
+// ended records that a request has ended, and when the next one is due.
+func (h *health) ended(delay time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.state.NextAttempt = time.Now().Add(delay)
+	h.state.NextAttempt, h.state.ListingSince = time.Now().Add(delay), time.Time{}
 }
 
 // completed records that the store holds a complete list. For a streaming list, the watch is open.
@@ -117,7 +181,7 @@ func (h *health) completed(streaming, polled bool, lacks Lacks) {
 		if !h.listed {
 			h.listed, h.good = true, now
 		}
-		h.state.Lacks = lacks
+		h.state.Lacks, h.state.ListingSince = lacks, time.Time{}
 		if streaming {
 			h.state.Open = now
 		}
@@ -174,9 +238,10 @@ func (h *health) updated(change func(now time.Time)) (differs bool) {
 	now := time.Now()
 	change(now)
 	phase, until, err := h.deriveLocked(now)
-	message := ""
-	if err != nil {
-		message = err.Error()
+	h.waits = errors.Is(err, errNotOpen) || phase == Syncing && !now.Before(h.began.Add(slowList))
+	message := h.messageLocked(err)
+	if errors.Is(err, errNotOpen) {
+		err = errors.New(message)
 	}
 	if !until.IsZero() {
 		h.checkLocked(until.Sub(now))
@@ -212,10 +277,12 @@ func (h *health) deriveLocked(now time.Time) (phase Phase, until time.Time, err 
 		return Synced, limit, nil
 	case !h.listed && p != nil:
 		return Syncing, limit, nil
+	case !h.listed && now.Before(h.began.Add(slowList)):
+		return Syncing, h.began.Add(slowList), nil
 	case !h.listed:
 		return Syncing, time.Time{}, nil
 	default:
-		return Failing, time.Time{}, fmt.Errorf("the watch is not open; no response to the %s request yet", h.request)
+		return Failing, time.Time{}, errNotOpen
 	}
 }
 

@@ -213,7 +213,7 @@ func (l *Loop) next(sent request, o outcome) step {
 		r := rules[o.kind]
 		l.health.failed(problem{phase: r.phase, err: o.err, soft: r.soft, opened: o.open > 0})
 	}
-	l.health.waits(s.delay)
+	l.health.ended(s.delay)
 	return s
 }
 
@@ -274,8 +274,13 @@ func (l *Loop) list(ctx context.Context, cancel context.CancelCauseFunc) outcome
 	defer dog.stop()
 	options := l.listOptions()
 	l.store.BeginList()
+	received := newPages()
 	for {
+		before := l.progress.items.Load()
 		m, err := l.page(ctx, dog, options)
+		if err == nil && m.Continue != "" {
+			err = received.next(ctx, m.Continue, l.progress.items.Load()-before)
+		}
 		if err != nil {
 			o := l.failed(ctx, listRequest, err)
 			l.unpaged = o.kind == expired && options.Continue != ""
@@ -297,11 +302,14 @@ func (l *Loop) list(ctx context.Context, cancel context.CancelCauseFunc) outcome
 func (l *Loop) page(ctx context.Context, dog *watchdog, options RequestOptions) (metav1.ListMeta, error) {
 	if throttled, ok := l.requests.(interface{ Throttle(context.Context) error }); ok {
 		dog.pause()
-		if err := throttled.Throttle(ctx); err != nil {
+		l.progress.throttled.Store(true)
+		err := throttled.Throttle(ctx)
+		l.progress.throttled.Store(false)
+		if err != nil {
 			return metav1.ListMeta{}, err
 		}
-		dog.touch()
 	}
+	dog.touch()
 	var rejects error
 	m, err := l.requests.List(ctx, options, func(object runtime.Object) {
 		dog.pause()
@@ -310,6 +318,7 @@ func (l *Loop) page(ctx context.Context, dog *watchdog, options RequestOptions) 
 		}
 		dog.touch()
 	})
+	l.progress.answered.Store(true)
 	return m, cmp.Or(err, ctx.Err(), rejects)
 }
 
@@ -368,6 +377,8 @@ func (l *Loop) requestOptions() RequestOptions {
 
 // collect passes an item of a list to the store.
 func (l *Loop) collect(item watch.Event) error {
+	l.progress.answered.Store(true)
+	l.progress.items.Add(1)
 	if err := l.store.Collect(item); err != nil {
 		return rejection{err}
 	}

@@ -74,7 +74,10 @@ func (s *watchState) notify(observe func(State)) {
 // snapshot returns the current state, including the times that are not observed.
 func (s *watchState) snapshot() State {
 	summary, observed := s.summary(), s.current.Load()
-	summary.Phase, summary.Message, summary.Since = observed.Phase, observed.Message, observed.Since
+	if summary.Phase != observed.Phase { // otherwise, its message is newer
+		summary.Message = observed.Message
+	}
+	summary.Phase, summary.Since = observed.Phase, observed.Since
 	return summary
 }
 
