@@ -532,7 +532,7 @@ func (r *reading) apply(event watch.Event) error {
 		r.open(streamRequest)
 		r.synthetic = false
 		r.memory.listed()
-		r.memory.errors = 0
+		r.memory.streamed()
 	}
 	return nil
 }

@@ -42,7 +42,8 @@ type answer struct {
 
 // script is a server that answers requests as specified, and the ones that follow like a healthy server.
 type script struct {
-	streams bool // streaming lists are supported by the client
+	streams bool    // streaming lists are supported by the client
+	lists   *answer // the answer to all streaming lists, if not nil
 	began   time.Time
 
 	mu       sync.Mutex // guards the fields below
@@ -75,6 +76,9 @@ func (s *script) next(kind string, o RequestOptions) answer {
 	s.requests = append(s.requests, text)
 	if len(s.requests) > maxRequests {
 		return answer{hangs: true}
+	}
+	if kind == "stream" && s.lists != nil {
+		return *s.lists
 	}
 	if len(s.answers) > 0 {
 		a := s.answers[0]

@@ -39,6 +39,7 @@ const (
 	notAcceptable                // 406
 	streamInvalid                // 400 or 422 for a streaming list
 	streamForbidden              // 401 or 403 for a streaming list
+	streamRefused                // 404, 410 or 429 for a streaming list, for the third time
 	streamStalled                // a streaming list without progress
 	streamIncomplete             // a streaming list ended before its bookmark
 	unanswered                   // no headers for a watch
@@ -104,6 +105,7 @@ var rules = [...]rule{
 	notAcceptable:    {next: sameNext, pace: repeated, phase: Failing, soft: true, learn: NoProtobuf},
 	streamInvalid:    {next: plainNext, pace: atOnce, learn: NoStreaming},
 	streamForbidden:  {next: plainNext, pace: atOnce},
+	streamRefused:    {next: plainNext, pace: upTo10s, phase: Failing, soft: true}, // if lists work twice: NoStreaming
 	streamStalled:    {next: plainNext, pace: atOnce, phase: Failing, learn: NoStreaming},
 	streamIncomplete: {next: listNext, pace: upTo10s, phase: Failing, soft: true}, // after three: NoStreaming
 	unanswered:       {next: listNext, pace: upTo30s, phase: Failing, soft: true},
@@ -130,6 +132,7 @@ const (
 	PollInterval   = 30 * time.Second // between the lists of a type that cannot be watched
 	backoffReset   = time.Minute      // how long watches must be open without a problem to reset the backoff
 	maxIncompletes = 3                // streaming lists that can end or fail before they are complete
+	maxFallbacks   = 2                // plain lists that can work although streaming lists are refused
 	maxRefusals    = 2                // watches that can be refused with 405 or 501
 	forgetAfter    = time.Hour        // what a server was found to lack is then tried again
 
@@ -177,6 +180,8 @@ type memory struct {
 	soon        int           // watches in a row that ended within a few seconds
 	incompletes int           // streaming lists in a row that ended before they were complete
 	errors      int           // streaming lists that failed since one was complete
+	refused     int           // streaming lists that were answered with 404, 410 or 429 since one was complete
+	fallbacks   int           // plain lists that were complete after such answers
 	refusals    int           // watches that were refused with 405 or 501 since one was open
 	silences    int           // silent watches since the last event or bookmark
 	opened      bool          // a watch has been open in this run
@@ -225,6 +230,11 @@ func (m *memory) rule(sent request, o outcome) rule {
 	switch o.kind {
 	case listed:
 		m.listed()
+		if m.refused >= maxIncompletes {
+			if m.fallbacks++; m.fallbacks >= maxFallbacks {
+				r.learn = NoStreaming
+			}
+		}
 	case closedEarly, closedSoon:
 		m.early.request()
 	case silent:
@@ -237,6 +247,9 @@ func (m *memory) rule(sent request, o outcome) rule {
 		if sent != watchRequest {
 			r.next = latestNext
 		}
+		r = m.refusal(sent, o, r)
+	case notFound, busy:
+		r = m.refusal(sent, o, r)
 	case noWatch:
 		if m.refusals++; m.refusals < maxRefusals {
 			r.learn = 0
@@ -261,6 +274,22 @@ func (m *memory) rule(sent request, o outcome) rule {
 	}
 	return r
 }
+
+// refusal returns the row for a request that was answered with 404, 410 or 429. A server that always answers streaming
+// lists in this way may support plain lists. The answers of a server that has just begun to serve the type do not count.
+func (m *memory) refusal(sent request, o outcome, r rule) rule {
+	if sent != streamRequest || m.isStarting(sent, o) && m.failures < quickRetries {
+		return r
+	}
+	if m.refused++; m.refused < maxIncompletes {
+		return r
+	}
+	m.latest = m.latest || r.next == latestNext
+	return rules[streamRefused]
+}
+
+// streamed records a complete streaming list.
+func (m *memory) streamed() { m.errors, m.refused, m.fallbacks = 0, 0, 0 }
 
 // listed records a complete list. It is also called during a request, when the initial events of a streaming list are
 // complete.
@@ -313,7 +342,7 @@ func (m *memory) list() request {
 }
 
 func (m *memory) delay(p pace, sent request, o outcome) time.Duration {
-	starting := o.kind == busy && sent != listRequest && !m.opened
+	starting := m.isStarting(sent, o)
 	switch {
 	case m.polls(sent, o):
 		return lengthen(PollInterval, retryJitter*m.random())
@@ -340,6 +369,11 @@ func (m *memory) delay(p pace, sent request, o outcome) time.Duration {
 		lengthen(backoff, delayJitter*m.random()),
 		lengthen(min(o.retryAfter, MaxRetryAfter), retryJitter*m.random()),
 	)
+}
+
+// isStarting reports whether the request may have been rejected because the server has just begun to serve the type.
+func (m *memory) isStarting(sent request, o outcome) bool {
+	return o.kind == busy && sent != listRequest && !m.opened
 }
 
 func lengthen(d time.Duration, by float64) time.Duration { return d + time.Duration(float64(d)*by) }

@@ -57,6 +57,7 @@ type ruleCase struct {
 	group   string // "custom" or "built-in", which is the default
 	streams bool   // streaming lists are used
 	answers []answer
+	lists   *answer                       // the answer to all streaming lists
 	forever *answer                       // the answer to all further watches and streaming lists
 	do      map[time.Duration]func(*Loop) // what happens at a time
 	want    []string                      // the first requests
@@ -258,6 +259,36 @@ var ruleCases = map[string]ruleCase{
 		want:    []string{"0s stream latest", "10ms list 0", "10ms watch 10"},
 		states:  []string{"5ms Failing reason 500", "1s Synced"},
 	},
+	"404 to all streaming lists": {
+		streams: true,
+		lists:   &answer{err: refusal(404, 0)},
+		do: map[time.Duration]func(*Loop){
+			time.Minute: (*Loop).Relist, 2 * time.Minute: (*Loop).Relist, 3 * time.Minute: (*Loop).Relist,
+		},
+		want: []string{"0s stream latest", "10ms stream latest", "30ms stream latest", "70ms list 0", "70ms watch 10",
+			"1m0s stream 10", "1m0.08s list 10", "1m0.08s watch 10", "2m0s list 10", "2m0s watch 10"},
+		states: []string{"20ms NotFound reason 404", "1s Synced", "61s Synced"},
+	},
+	"410 to all streaming lists": {
+		streams: true,
+		lists:   &answer{err: refusal(410, 0)},
+		want: []string{"0s stream latest", "0s stream latest", "20ms stream latest", "60ms list latest",
+			"60ms watch 10"},
+		states: []string{"1s Synced"},
+	},
+	"429 to all streaming lists": {
+		streams: true,
+		lists:   &answer{err: refusal(429, 2*time.Second)},
+		want: []string{"0s stream latest", "1ms stream latest", "3ms stream latest", "7ms stream latest",
+			"15ms stream latest", "31ms stream latest", "63ms stream latest", "127ms stream latest", "255ms stream latest",
+			"2.255s stream latest", "4.255s stream latest", "6.255s list 0", "6.255s watch 10"},
+		states: []string{"7s Synced"},
+	},
+	"two refused streaming lists of a type that is not served yet": {
+		streams: true,
+		answers: []answer{{err: refusal(404, 0)}, {err: refusal(404, 0)}},
+		want:    []string{"0s stream latest", "10ms stream latest", "30ms stream latest", "5m0.03s watch 10"},
+	},
 	"422 to a streaming list, which is remembered": {
 		streams: true,
 		answers: []answer{{err: refusal(422, 0)}, healthy, errorEvent(http.StatusGone, time.Minute)},
@@ -412,7 +443,7 @@ func ptrTo(a answer) *answer { return &a }
 func (c ruleCase) run(t *testing.T) (diff string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		srv := &script{streams: c.streams, answers: c.answers, forever: c.forever, began: time.Now()}
+		srv := &script{streams: c.streams, answers: c.answers, lists: c.lists, forever: c.forever, began: time.Now()}
 		store := &things{}
 		gvr := widgetsOf["built-in"]
 		if c.group != "" {
