@@ -9,4 +9,7 @@
 // Metadata is requested as protobuf, which costs the API server and the client less CPU time than JSON. A server that
 // does not support protobuf returns metadata as JSON, and a server that cannot reduce objects to their metadata returns
 // whole objects.
+//
+// If the projection does not keep managedFields, the API server is asked to leave them out. If the server ignores this,
+// the client removes them.
 package recordclient

@@ -23,12 +23,17 @@ import (
 )
 
 const (
-	acceptObjects      = runtime.ContentTypeJSON
+	acceptJSON         = runtime.ContentTypeJSON
+	acceptObjects      = acceptJSON + withoutManagedFields
 	acceptMetadata     = runtime.ContentTypeProtobuf + asItem + runtime.ContentTypeJSON + asItem + acceptObjects
 	acceptMetadataList = runtime.ContentTypeProtobuf + asList + runtime.ContentTypeJSON + asList + acceptObjects
 
-	asItem = ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1,"
-	asList = ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,"
+	asItem = ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1" + withoutManagedFields + ","
+	asList = ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1" + withoutManagedFields + ","
+
+	// withoutManagedFields makes an API server leave out managedFields, which are often most of the metadata. The feature
+	// gate ManagedFieldsOptOut of Kubernetes 1.38 is alpha. Servers without it ignore the parameter. See KEP-5958.
+	withoutManagedFields = ";drop=metadata.managedFields"
 )
 
 // restSource is a Source of records.
@@ -119,9 +124,12 @@ func (c *client) Watch(ctx context.Context, options listwatch.RequestOptions) (l
 }
 
 func (c *client) request(options listwatch.RequestOptions, acceptMetadata string) *rest.Request {
-	accept := acceptObjects
-	if c.projection < objects.Full && !options.JSON {
-		accept = acceptMetadata
+	accept := acceptMetadata
+	switch {
+	case options.JSON || c.projection == objects.Complete:
+		accept = acceptJSON
+	case c.projection == objects.Full:
+		accept = acceptObjects
 	}
 	return c.rest.Get().AbsPath(c.path()...).SetHeader("Accept", accept).
 		SpecificallyVersionedParams(&options.ListOptions, metav1.ParameterCodec, schema.GroupVersion{Version: "v1"})

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
@@ -27,6 +28,9 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/internal/listwatch"
 )
+
+// drop is the parameter of KEP-5958 in the Accept header.
+const drop = ";drop=metadata.managedFields"
 
 var pods = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 
@@ -45,8 +49,8 @@ var methods = map[string]func(context.Context, listwatch.Requests, metav1.ListOp
 	},
 }
 
-// TestClient_SendsTheSameRequestsAsTheDynamicClient compares URLs and headers. The only allowed difference is that this
-// client requests uncompressed responses for watches.
+// TestClient_SendsTheSameRequestsAsTheDynamicClient compares URLs and headers. The only allowed differences are that this
+// client requests uncompressed responses for watches, and objects without managedFields.
 func TestClient_SendsTheSameRequestsAsTheDynamicClient(t *testing.T) {
 	var url string
 	var header http.Header
@@ -76,6 +80,7 @@ func TestClient_SendsTheSameRequestsAsTheDynamicClient(t *testing.T) {
 					w.Stop()
 					header.Set("Accept-Encoding", "identity")
 				}
+				header.Set("Accept", header.Get("Accept")+drop)
 				if diff := cmp.Diff(url, gotURL) + cmp.Diff(header, gotHeader); diff != "" {
 					t.Errorf("%s of %s in namespace %q: %s", name, gvr, namespace, diff)
 				}
@@ -84,7 +89,7 @@ func TestClient_SendsTheSameRequestsAsTheDynamicClient(t *testing.T) {
 	}
 }
 
-// TestClient_SendsTheSameRequestsAsTheMetadataClient compares URLs and headers. The only allowed difference is the same
+// TestClient_SendsTheSameRequestsAsTheMetadataClient compares URLs and headers. The only allowed differences are the same
 // as above.
 func TestClient_SendsTheSameRequestsAsTheMetadataClient(t *testing.T) {
 	var url string
@@ -112,6 +117,7 @@ func TestClient_SendsTheSameRequestsAsTheMetadataClient(t *testing.T) {
 			}
 			header.Set("Accept-Encoding", "identity")
 		}
+		header.Set("Accept", strings.Join(strings.Split(header.Get("Accept"), ","), drop+",")+drop)
 		if diff := cmp.Diff(url, gotURL) + cmp.Diff(header, gotHeader); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
@@ -136,6 +142,9 @@ func TestClient_RequestsMetadataOnlyForKeysAndMetadata(t *testing.T) {
 				return response(http.StatusOK, strings.NewReader("{"+listType+"}")), nil
 			}), widgets, "", p)
 			_ = send(t.Context(), client, metav1.ListOptions{})
+			if len(got) > 0 { // see TestClient_RequestsManagedFieldsOnlyIfTheyAreKept
+				got[0] = strings.ReplaceAll(got[0], drop, "")
+			}
 			if diff := cmp.Diff([]string{want[name]}, got); diff != "" {
 				t.Errorf("%s with projection %d: %s", name, p, diff)
 			}
@@ -309,5 +318,29 @@ func TestWatch_EndsOverNetwork(t *testing.T) {
 				t.Errorf("got %v, %v", event, err)
 			}
 		})
+	}
+}
+
+// An API server that does not know the parameter ignores it. A server that refuses a request with 406 is asked again
+// without it.
+func TestClient_RequestsManagedFieldsOnlyIfTheyAreKept(t *testing.T) {
+	var accept string
+	answer := transport(func(r *http.Request) (*http.Response, error) {
+		accept = r.Header.Get("Accept")
+		return response(http.StatusOK, strings.NewReader("{"+listType+"}")), nil
+	})
+	for _, p := range []objects.Projection{objects.Keys, objects.Metadata, objects.Full, objects.Complete} {
+		client := newClient(t, answer, widgets, "", p)
+		for name, send := range methods {
+			_ = send(t.Context(), client, metav1.ListOptions{})
+			mediaTypes, drops := strings.Count(accept, ",")+1, strings.Count(accept, drop)
+			if p == objects.Complete && drops != 0 || p != objects.Complete && drops != mediaTypes {
+				t.Errorf("%s, projection %d: Accept is %q", name, p, accept)
+			}
+		}
+		_, _ = client.List(t.Context(), listwatch.RequestOptions{JSON: true}, func(runtime.Object) {})
+		if accept != "application/json" {
+			t.Errorf("projection %d, after 406: Accept is %q", p, accept)
+		}
 	}
 }
