@@ -88,12 +88,12 @@
 //   - S5: A type is synced only while its watch is open, or was until less than five seconds ago; [TypeSynced]
 //     describes two special cases. If the API server does not serve a type, forbids access to it, fails or does not
 //     respond, [TypeStatus] reports the state and the API server's message within ten seconds. If the first list takes
-//     longer, the message says what it waits for, and the status shows how many items have arrived. The watch is retried
-//     with a capped backoff and recovers without intervention. With [WithTypeEvents], it recovers as soon as the type
-//     is served again. A 404 alone neither empties the cache nor causes reconciles. After a type event reports that the
-//     type is gone, the cache is emptied and each object that it held is reconciled once more. For a NotFound that a
-//     handler returns because the type is missing, see D9. There are two exceptions from the ten seconds: a type that
-//     cannot be watched is listed every 30 seconds, and its state reports a failure of the next list. A proxy that
+//     longer, the message says what it waits for, and the status shows how many items have arrived. The watch is
+//     retried with a capped backoff and recovers without intervention. With [WithTypeEvents], it recovers as soon as
+//     the type is served again. A 404 alone neither empties the cache nor causes reconciles. After a type event reports
+//     that the type is gone, the cache is emptied and each object that it held is reconciled once more. For a NotFound
+//     that a handler returns because the type is missing, see D9. There are two exceptions from the ten seconds: a type
+//     that cannot be watched is listed every 30 seconds, and its state reports a failure of the next list. A proxy that
 //     sends the headers of a watch and holds back the events is noticed after 90 seconds if a bookmark has arrived in
 //     the watch, and otherwise at the timeout of the watch, which is 5 to 10 minutes.
 //   - S6: Subscriptions to the same type share watches, whether the type is served, owned or watched. A watch is
@@ -119,9 +119,9 @@
 //     Each deletion is delivered with the last known state of the object, so that the owner of a deleted child is
 //     reconciled. An object that was deleted and created again with the same name is delivered as a deletion and an
 //     addition. An object that cannot be used, for example because a label is not a string or because JSON readers
-//     refuse it, is skipped and counted in the status, in watches as in lists. Its last usable state stays in the cache.
-//     A list is never older than the cache, so a lagging API server causes no false deletions. The only exception is a
-//     restore of etcd from a backup, after which the cache reverts to the restored state.
+//     refuse it, is skipped and counted in the status, in watches as in lists. Its last usable state stays in the
+//     cache. A list is never older than the cache, so a lagging API server causes no false deletions. The only
+//     exception is a restore of etcd from a backup, after which the cache reverts to the restored state.
 //   - D4: All initial lists of a registration, including those of owned and watched types, together trigger only one
 //     reconcile per object. If the list of an owned or watched type fails, the reconcile is delayed by about a second
 //     at most. If the list or a MapFunc hangs, the reconcile is delayed by at most ten seconds.

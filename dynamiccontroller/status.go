@@ -65,9 +65,9 @@ type WatchStatus struct {
 	Objects int   // number of objects in the cache
 	Bytes   int64 // approximate memory used by these objects
 	// Unusable counts objects that were received but cannot be used, for example because they have no name, because a
-	// label is not a string, or because their JSON has a depth of more than 10,000. With CacheFull, all metadata is checked
-	// as well, and a handler is not called for an object whose generation is a string. An unusable object does not affect
-	// other objects, and it does not count as deleted: the cache keeps its last usable state, if any.
+	// label is not a string, or because their JSON has a depth of more than 10,000. With CacheFull, all metadata is
+	// checked as well, and a handler is not called for an object whose generation is a string. An unusable object does not
+	// affect other objects, and it does not count as deleted: the cache keeps its last usable state, if any.
 	//
 	// If neither the name nor the UID of an item in a list can be read, the list deletes nothing, and a replacement waits.
 	// The list is repeated after a minute, later less often, until all its items can be identified. If a replacement

@@ -24,13 +24,15 @@ const (
 // NewRelistLimiter returns a limiter for the relists of all types after watches that were closed early.
 func NewRelistLimiter() *rate.Limiter { return rate.NewLimiter(relistsPerSecond, relistBurst) }
 
-// earlyRelists decides when a custom resource is relisted after its watch was closed early.
+// earlyRelists decides when a custom resource is relisted after its watch was closed early. With a RelistStore, the
+// watch is resumed at once, and the list is requested next to it. With another store, the list is requested first.
+// Until it is allowed, the watch is resumed with a shorter timeout.
 //
 // An API server closes the watches of a custom resource about a second after its schema was changed. The change can
 // alter every object, without events and without new resourceVersions. The API server then usually refuses to resume
 // the watch. However, it resumes the watch if the watch has delivered an event since the change. In that case, a relist
-// is needed. A lost connection looks the same, which is why relists are limited. Until the limiters allow a relist, the
-// watch is resumed with a shorter timeout, so that it ends when a relist is allowed.
+// is needed. A lost connection looks the same, which is why relists are limited, and why changes must not wait for
+// them: a list of 200,000 objects takes 30 seconds or more.
 type earlyRelists struct {
 	due    bool          // a relist was requested and has not been allowed yet
 	at     time.Time     // when the relist can be sent; zero if the type's limiter has not allowed it

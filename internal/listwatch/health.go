@@ -117,7 +117,7 @@ func (h *health) State() State {
 func (h *health) messageLocked(err error) string {
 	switch {
 	case err != nil && h.waits:
-		return err.Error() + "; " + h.waitsForLocked()
+		return errNotOpen.Error() + "; " + h.waitsForLocked()
 	case err != nil:
 		return err.Error()
 	case h.waits:
@@ -163,6 +163,17 @@ func (h *health) sent(r request) {
 	defer h.mu.Unlock()
 	h.request, h.state.NextAttempt = r.String(), time.Time{}
 	if r != watchRequest {
+		h.state.ListingSince = time.Now()
+		h.progress.reset()
+	}
+}
+
+// relisting records that a list next to an open watch has begun or ended.
+func (h *health) relisting(began bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.state.ListingSince = time.Time{}
+	if began {
 		h.state.ListingSince = time.Now()
 		h.progress.reset()
 	}

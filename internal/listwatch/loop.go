@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -69,6 +70,10 @@ type Loop struct {
 
 	lastEvent atomic.Int64 // Unix time in nanoseconds
 
+	// storing is held while an event of an open watch is stored, and while a list next to the watch begins or ends. A
+	// goroutine that lists next to the watch holds it when it reads version.
+	storing sync.Mutex
+
 	// Used only by the goroutine of Run.
 	version   string // of the last list, event or bookmark of this run
 	oldest    string // the oldest version that the current list may have
@@ -104,6 +109,7 @@ func NewLoop(requests Requests, store Store, options Options) *Loop {
 	if options.Relists != nil && strings.Contains(options.GVR.Group, ".") {
 		l.memory.early.own = rate.NewLimiter(rate.Every(earlyRelistPeriod), maxEarlyRelists)
 	}
+	_, l.memory.relists = store.(RelistStore)
 	streams := features.FeatureGates().Enabled(features.WatchListClient)
 	if !streams || watchlist.DoesClientNotSupportWatchListSemantics(requests) {
 		l.memory.lacks, l.memory.client = NoStreaming, NoStreaming
@@ -152,6 +158,7 @@ func (l *Loop) Run(ctx context.Context) {
 	m := &l.memory
 	*m = memory{
 		lacks: m.lacks, client: m.client, learned: m.learned, random: m.random, maxDelay: m.maxDelay, early: m.early,
+		relists: m.relists,
 	}
 	m.early.reset()
 	l.health.begin()
@@ -277,7 +284,9 @@ func (l *Loop) list(ctx context.Context, cancel context.CancelCauseFunc) outcome
 	received := newPages()
 	for {
 		before := l.progress.items.Load()
-		m, err := l.page(ctx, dog, options)
+		m, err := l.page(ctx, dog, options, func(object runtime.Object) error {
+			return l.collect(watch.Event{Type: watch.Added, Object: object})
+		})
 		if err == nil && m.Continue != "" {
 			err = received.next(ctx, m.Continue, l.progress.items.Load()-before)
 		}
@@ -299,7 +308,9 @@ func (l *Loop) list(ctx context.Context, cancel context.CancelCauseFunc) outcome
 }
 
 // page requests a page of a list. The time that the client's rate limiter takes does not count.
-func (l *Loop) page(ctx context.Context, dog *watchdog, options RequestOptions) (metav1.ListMeta, error) {
+func (l *Loop) page(
+	ctx context.Context, dog *watchdog, options RequestOptions, collect func(runtime.Object) error,
+) (metav1.ListMeta, error) {
 	if throttled, ok := l.requests.(interface{ Throttle(context.Context) error }); ok {
 		dog.pause()
 		l.progress.throttled.Store(true)
@@ -314,7 +325,7 @@ func (l *Loop) page(ctx context.Context, dog *watchdog, options RequestOptions) 
 	m, err := l.requests.List(ctx, options, func(object runtime.Object) {
 		dog.pause()
 		if rejects == nil {
-			rejects = l.collect(watch.Event{Type: watch.Added, Object: object})
+			rejects = collect(object)
 		}
 		dog.touch()
 	})
@@ -427,6 +438,9 @@ func (l *Loop) watch(ctx context.Context, cancel context.CancelCauseFunc, s step
 	} else {
 		r.open(watchRequest)
 	}
+	if s.relists {
+		defer l.startRelist(ctx)()
+	}
 	return r.read(ctx, stream)
 }
 
@@ -517,8 +531,7 @@ func (r *reading) apply(event watch.Event) error {
 	switch {
 	case !r.opened.IsZero():
 		r.events++
-		r.advance(event.Type, version)
-		if err := r.store.Apply(event); err != nil {
+		if err := r.storeChange(event, version); err != nil {
 			return rejection{err}
 		}
 		r.received(event.Type == watch.Bookmark)
@@ -535,6 +548,14 @@ func (r *reading) apply(event watch.Event) error {
 		r.memory.streamed()
 	}
 	return nil
+}
+
+// storeChange passes an event of an open watch to the store.
+func (r *reading) storeChange(event watch.Event, version string) error {
+	r.storing.Lock()
+	defer r.storing.Unlock()
+	r.advance(event.Type, version)
+	return r.store.Apply(event)
 }
 
 // received is called when an event has arrived in the open watch.

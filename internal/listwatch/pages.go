@@ -9,8 +9,8 @@ import (
 
 const (
 	// fewItems is the number of items from which a page is followed by the next one at once. After the first page in a row
-	// with fewer items, the pages are delayed, at first by firstPageDelay, at last by longestPageDelay. An API server fills
-	// all pages except the last one.
+	// with fewer items, the pages are delayed, at first by firstPageDelay, at last by longestPageDelay. An API server
+	// fills all pages except the last one.
 	fewItems          = 10
 	firstPageDelay    = 10 * time.Millisecond
 	longestPageDelay  = 100 * time.Millisecond

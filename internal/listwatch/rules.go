@@ -168,6 +168,7 @@ type step struct {
 	request request
 	delay   time.Duration
 	timeout time.Duration // of a watch that must end earlier than usual, because a relist is due; otherwise zero
+	relists bool          // a relist is due, and is requested while the watch is open
 }
 
 // memory is what decisions depend on, apart from the outcome.
@@ -188,6 +189,7 @@ type memory struct {
 	latest      bool          // the next list must be of the most recent version
 	plain       bool          // the next list must be a plain one
 	early       *earlyRelists
+	relists     bool           // the store can receive a list while a watch is open
 	maxDelay    time.Duration  // see Options
 	random      func() float64 // in [0, 1)
 }
@@ -276,7 +278,8 @@ func (m *memory) rule(sent request, o outcome) rule {
 }
 
 // refusal returns the row for a request that was answered with 404, 410 or 429. A server that always answers streaming
-// lists in this way may support plain lists. The answers of a server that has just begun to serve the type do not count.
+// lists in this way may support plain lists. The answers of a server that has just begun to serve the type do not
+// count.
 func (m *memory) refusal(sent request, o outcome, r rule) rule {
 	if sent != streamRequest || m.isStarting(sent, o) && m.failures < quickRetries {
 		return r
@@ -321,6 +324,9 @@ func (m *memory) request(n next, sent request, now time.Time, delay time.Duratio
 	case (again || resumes) && !m.lacks.Has(NoWatch):
 		wait, due := m.early.wait(now)
 		open := max(wait-delay, 0) // how long the watch could be open before the list
+		if due && m.relists {
+			return step{request: watchRequest, delay: delay, relists: true}
+		}
 		// After a failure, a watch that could be open for a few seconds only is not worth a request.
 		if due && (open == 0 || again && open <= Tolerance) {
 			return step{request: m.list(), delay: delay + open}

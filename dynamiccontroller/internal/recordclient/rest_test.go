@@ -49,8 +49,8 @@ var methods = map[string]func(context.Context, listwatch.Requests, metav1.ListOp
 	},
 }
 
-// TestClient_SendsTheSameRequestsAsTheDynamicClient compares URLs and headers. The only allowed differences are that this
-// client requests uncompressed responses for watches, and objects without managedFields.
+// TestClient_SendsTheSameRequestsAsTheDynamicClient compares URLs and headers. The only allowed differences are that
+// this client requests uncompressed responses for watches, and objects without managedFields.
 func TestClient_SendsTheSameRequestsAsTheDynamicClient(t *testing.T) {
 	var url string
 	var header http.Header
@@ -89,8 +89,8 @@ func TestClient_SendsTheSameRequestsAsTheDynamicClient(t *testing.T) {
 	}
 }
 
-// TestClient_SendsTheSameRequestsAsTheMetadataClient compares URLs and headers. The only allowed differences are the same
-// as above.
+// TestClient_SendsTheSameRequestsAsTheMetadataClient compares URLs and headers. The only allowed differences are the
+// same as above.
 func TestClient_SendsTheSameRequestsAsTheMetadataClient(t *testing.T) {
 	var url string
 	var header http.Header

@@ -32,6 +32,7 @@ type server struct {
 	closing   chan struct{} // closed and replaced by closeWatches
 	open      int           // number of open watches
 	linger    time.Duration // how long a watch stays open after it is stopped
+	slow      time.Duration // how long the response to a list takes after the state has been read
 	lists     []listRequest
 	lagging   *snapshot // the response to lists that accept any version, if not nil
 	expired   bool      // lists that request a version get a 410 response
@@ -277,6 +278,15 @@ func (s *server) list(
 	now := s.snapshotLocked(namespace, selector)
 	if s.outdated && options.ResourceVersion != "" {
 		now = snapshot{version: "1"}
+	}
+	if slow := s.slow; slow > 0 {
+		s.mu.Unlock()
+		defer s.mu.Lock()
+		select {
+		case <-time.After(slow):
+		case <-ctx.Done():
+			return snapshot{}, ctx.Err()
+		}
 	}
 	return now, nil
 }

@@ -85,6 +85,7 @@ type reflector struct {
 	listed    bool // whether the store holds a complete list from the current session
 	emptied   bool // whether the objects were removed because of a type event, not because of a list
 	unusable  unusableObjects
+	relists   relistState
 
 	// Written under delivery.
 	position atomic.Uint64 // the version of the last list, or of the latest event since then
@@ -230,6 +231,9 @@ func (r *reflector) put(obj runtime.Object) {
 	now := r.record(obj)
 	w.delivery.Lock()
 	defer w.delivery.Unlock()
+	if r.observeEvent(now, false) {
+		return
+	}
 	var changes []objects.Change
 	if now.Unusable() != nil {
 		r.addUnusable(now, true)
@@ -253,6 +257,9 @@ func (r *reflector) remove(obj runtime.Object) error {
 	w, deleted := r.watch, deletedRecord(obj)
 	w.delivery.Lock()
 	defer w.delivery.Unlock()
+	if r.observeEvent(deleted, true) {
+		return nil
+	}
 	key, uid := deleted.Identity()
 	keys, identified := []string{key}, true
 	if !w.store.Has(key) {
@@ -310,6 +317,7 @@ func (r *reflector) setAll(received list, resourceVersion string, onStored func(
 		r.history.Store(r.began) // after the versions, because it is read before them
 	}
 	r.listed, r.emptied = true, onStored == nil
+	r.relists = relistState{perObject: r.relists.perObject, last: listed}
 	if !slices.ContainsFunc(w.reflectors, func(r *reflector) bool { return !r.listed }) {
 		w.everListed.Store(true)
 		w.listed.Store(true)
