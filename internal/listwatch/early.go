@@ -46,6 +46,10 @@ func (e *earlyRelists) request() { e.due = e.own != nil }
 // reset is called when a list is complete. A requested relist is then no longer needed.
 func (e *earlyRelists) reset() { e.due, e.at = false, time.Time{} }
 
+// cut is called when an allowed relist has ended with its watch. The next one must be allowed again, so that a
+// connection that is cut often does not cause more lists.
+func (e *earlyRelists) cut() { e.at = time.Time{} }
+
 // wait returns how long a requested relist has to wait, and whether there is one. Once the type's limiter has allowed
 // the relist, a slot in the shared limiter is reserved for it, so that the resumed watch does not end before the type's
 // turn.

@@ -67,10 +67,11 @@ func (r *relisting) run(ctx context.Context) {
 	for retry := minRelistDelay; r.wait(ctx); retry = min(2*retry, maxRelistDelay) {
 		err := r.request(ctx)
 		switch {
-		case ctx.Err() != nil:
-			return
 		case err == nil:
 			l.memory.early.reset()
+			return
+		case ctx.Err() != nil:
+			l.memory.early.cut()
 			return
 		}
 		l.options.Log.V(1).Info("Request failed", "request", "list next to the watch", "error", err.Error())

@@ -186,17 +186,38 @@ func (c relistCase) run(t *testing.T) {
 	}
 }
 
+// A connection that is cut before the list is complete does not cause more lists than the limiter allows.
+func TestRelist_CutListsAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := &cutServer{relistCase: relistCase{cuts: 60, takes: time.Hour}, script: script{began: time.Now()}}
+		l := NewLoop(srv, &relistedThings{}, Options{
+			Log: logr.Discard(), GVR: widgetsOf["custom"], Relists: NewRelistLimiter(), Random: func() float64 { return 0 },
+		})
+		stop := start(l)
+		time.Sleep(time.Hour)
+		stop()
+		lists := 0
+		for _, request := range srv.sent() {
+			if strings.Contains(request, " list ") {
+				lists++
+			}
+		}
+		if most := 1 + maxEarlyRelists + int(time.Hour/earlyRelistPeriod); lists > most || lists < maxEarlyRelists {
+			t.Errorf("%d lists, want at most %d", lists, most)
+		}
+	})
+}
+
 // A command during the list next to the watch ends both.
 func TestRelist_EndsWithTheWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := &cutServer{relistCase: relistCase{cuts: 1, takes: time.Hour}, script: script{began: time.Now()}}
+		srv := &cutServer{relistCase: relistCase{cuts: 1, takes: time.Minute}, script: script{began: time.Now()}}
 		store := &relistedThings{}
 		l := NewLoop(srv, store, Options{
 			Log: logr.Discard(), GVR: widgetsOf["custom"], Relists: NewRelistLimiter(), Random: func() float64 { return 0 },
 		})
 		stop := start(l)
 		time.Sleep(61 * time.Second)
-		srv.takes = 0
 		l.Vanish()
 		synctest.Wait()
 		if store.clears != 1 || store.aborted != 1 || len(store.ended) != 0 {
