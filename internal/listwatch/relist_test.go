@@ -232,6 +232,7 @@ func TestFailing_SaysWhatItWaitsFor(t *testing.T) {
 	p := &pager{items: 500, token: func(int) string { return "" }}
 	inPages(t, p, func(t *testing.T, l *Loop) {
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		p.takes = time.Minute
 		l.Relist()
 		time.Sleep(6 * time.Second)
