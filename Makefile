@@ -182,6 +182,18 @@ kind-image: ## build a kind node image without a registry (requires root, docker
 
 ## Test
 
+# The tests of the small modules. They run beside those of ENGINE_PACKAGE, which wait for half of their time.
+define test_modules
+set -e; \
+echo "[3/$(TEST_PARTS)] $(CONTROLPLANE_MODULE)"; \
+(cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(CONTROLPLANE_TAGS) ./... && \
+	$(WITHOUT_CGO) go test $(TEST_FLAGS) -tags external -run External ./...); \
+echo "[4/$(TEST_PARTS)] $(KINDNODE_MODULE)"; \
+(cd $(KINDNODE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) . ./docker); \
+n=4; for m in $(TESTED_MODULES); do \
+	n=$$((n + 1)); echo "[$$n/$(TEST_PARTS)] $$m"; (cd $$m && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -timeout 30m ./...); done
+endef
+
 .PHONY: test
 test: controlplane ## run the tests; those of the library with the race detector if there is a C compiler
 	$(PRINT_RACE)
@@ -194,19 +206,8 @@ test: controlplane ## run the tests; those of the library with the race detector
 	run test $(ENGINE_PACKAGE) $(call other_cluster_packages,test) & engine=$$!; \
 	run $(PLATFORM_MODULE) $(call cluster_packages,$(PLATFORM_MODULE)); platform=$$?; \
 	run examples $(call cluster_packages,examples); examples=$$?; \
-	$(MAKE) --no-print-directory test-modules; modules=$$?; \
+	($(test_modules)); modules=$$?; \
 	wait $$engine && test $$platform = 0 && test $$examples = 0 && test $$modules = 0
-
-# The tests of ENGINE_PACKAGE take longest, and wait for half of that time. "make test" runs these beside them.
-.PHONY: test-modules
-test-modules: controlplane ## run the tests of the small modules
-	@echo "[3/$(TEST_PARTS)] $(CONTROLPLANE_MODULE)"
-	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(CONTROLPLANE_TAGS) ./...
-	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags external -run External ./...
-	@echo "[4/$(TEST_PARTS)] $(KINDNODE_MODULE)"
-	@cd $(KINDNODE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) . ./docker
-	@set -e; n=4; for m in $(TESTED_MODULES); do \
-		n=$$((n + 1)); echo "[$$n/$(TEST_PARTS)] $$m"; (cd $$m && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -timeout 30m ./...); done
 
 # Go runs only the tests of packages that have changed, or import a changed one, and has the results of the others.
 .PHONY: test-quick
