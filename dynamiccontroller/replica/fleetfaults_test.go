@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 )
 
 // watchFleet reports, every 10 ms, whether the condition is violated.
@@ -49,7 +50,7 @@ func TestFleet_RejectedRenewalDoesNotReleaseTheLeaseOfARunningTerm(t *testing.T)
 		rigs := startFleet(t, s, runs, "a b")
 		eventually(t, time.Minute, isBalanced(runs, 8, "a", "b"))
 		time.Sleep(30 * time.Second)
-		shard := fleet.ShardLease("test", runs.shardsOf("a")[0])
+		shard := leasename.Shard("test", runs.shardsOf("a")[0])
 		var rejected atomic.Bool
 		before := func(_ context.Context, verb, name string) error {
 			switch {
@@ -221,7 +222,7 @@ func TestFleet_FailedRenewalsAreRetriedAtRetryPeriod(t *testing.T) {
 		time.Sleep(time.Minute)
 		var requests atomic.Int64
 		before := func(_ context.Context, _, name string) error {
-			if name != fleet.ShardLease("test", 0) {
+			if name != leasename.Shard("test", 0) {
 				return nil
 			}
 			requests.Add(1)
@@ -360,7 +361,7 @@ func TestFleet_StaleViewDoesNotDeleteTheLeasesOfMembers(t *testing.T) {
 		}
 		a.client.before.Store(&before)
 		time.Sleep(20 * time.Second)
-		if n := deleted.Load(); n > 2 || s.holder(fleet.MemberLease("test", b.options.Identity)) == "" {
+		if n := deleted.Load(); n > 2 || s.holder(leasename.Member("test", b.options.Identity)) == "" {
 			t.Errorf("%d requests to delete the Leases of living members, want one for each", n)
 		}
 	})
@@ -491,7 +492,7 @@ func TestFleet_FailingSingletonDoesNotStopTheShards(t *testing.T) {
 
 // A user's label must not hide the leases of the fleet.
 func TestFleet_LabelsOfTheFleetCannotBeReplaced(t *testing.T) {
-	if got := fleet.Labels("test", map[string]string{fleet.Label: "other"})[fleet.Label]; got != "test" {
+	if got := leasename.Labels("test", map[string]string{leasename.Label: "other"})[leasename.Label]; got != "test" {
 		t.Errorf("the label is %q", got)
 	}
 }
@@ -516,7 +517,7 @@ func TestFleet_LeasesOfRemovedShardsAreReleased(t *testing.T) {
 					t.Errorf("%d shards are led", n)
 				}
 				for i := 4; i < 16; i++ {
-					if name := fleet.ShardLease("test", i); !slices.Contains(s.names(), name) || !s.isReleased(name) {
+					if name := leasename.Shard("test", i); !slices.Contains(s.names(), name) || !s.isReleased(name) {
 						t.Errorf("%s is held by %q, want it to be released", name, s.holder(name))
 					}
 				}
@@ -568,7 +569,7 @@ func TestFleet_ShutdownEndsInTimeAlthoughALeaseCannotBeReleased(t *testing.T) {
 		r := startFleet(t, s, runs, "a", defaultDurations)[0]
 		eventually(t, time.Minute, func() bool { return runs.count() == 8 })
 		time.Sleep(time.Minute)
-		busy := fleet.ShardLease("test", 3)
+		busy := leasename.Shard("test", 3)
 		before := func(_ context.Context, _, name string) error {
 			if name != busy {
 				return nil

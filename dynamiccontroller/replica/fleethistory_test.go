@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 )
 
@@ -170,13 +171,13 @@ func (s *fleetSimulation) perform(step fleetStep) {
 	case fleetForge:
 		s.forge(m, step.shard)
 	case fleetForgeMember:
-		s.server.edit(fleet.MemberLease("test", m.options.Identity), func(lease *coordinationv1.Lease) {
+		s.server.edit(leasename.Member("test", m.options.Identity), func(lease *coordinationv1.Lease) {
 			lease.Annotations[fleet.StateAnnotation] = fleet.State{Shards: 8, Layout: 4, Warm: []int{0, 1, 2, 3}}.Encode()
 		})
 	case fleetDropPlan:
-		s.server.edit(fleet.PlanLease("test"), nil)
+		s.server.edit(leasename.Plan("test"), nil)
 	case fleetDropShard:
-		s.server.edit(fleet.ShardLease("test", step.shard), nil)
+		s.server.edit(leasename.Shard("test", step.shard), nil)
 	case fleetFleetDown:
 		m.failFor(func(name string) bool { return name == "test" })
 	case fleetShardDown:
@@ -197,7 +198,7 @@ func (s *fleetSimulation) forge(m *fleetRig, from int) {
 	}
 	text, err := forged.Encode()
 	wantNoError(s.t, err)
-	s.server.edit(fleet.PlanLease("test"), func(lease *coordinationv1.Lease) {
+	s.server.edit(leasename.Plan("test"), func(lease *coordinationv1.Lease) {
 		lease.Annotations[fleet.PlanAnnotation] = text
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 )
 
@@ -170,7 +171,7 @@ func TestH2_NewLeaderOfTheFleetDoesNotCreateMissingLeases(t *testing.T) {
 		led := runs.shardsOf(other.name)
 		other.failFor(func(name string) bool { return name == "test" || strings.HasPrefix(name, "test-shard-") })
 		for _, index := range led {
-			s.edit(fleet.ShardLease("test", index), nil)
+			s.edit(leasename.Shard("test", index), nil)
 		}
 		wantNoError(t, leader.stop())
 		time.Sleep(2 * testLeaseDuration)
@@ -226,7 +227,7 @@ func TestH2_MovesOnlyToAWarmCopy(t *testing.T) {
 		wantNoError(t, err)
 		before := len(runs.since(0))
 		for range 100 { // the planner replaces the plan
-			s.edit(fleet.PlanLease("test"), func(lease *coordinationv1.Lease) {
+			s.edit(leasename.Plan("test"), func(lease *coordinationv1.Lease) {
 				lease.Annotations[fleet.PlanAnnotation] = text
 			})
 			time.Sleep(100 * time.Millisecond)
@@ -254,7 +255,7 @@ func TestLayout_OnlyItsFirstLeaderCreatesTheLeasesOfShards(t *testing.T) {
 		s.create(t, "test-shard-5", "other", testLeaseDuration)
 		runPlanner(first)
 		for i := range 8 {
-			if name := fleet.ShardLease("test", i); i != 5 && !s.isReleased(name) {
+			if name := leasename.Shard("test", i); i != 5 && !s.isReleased(name) {
 				t.Errorf("%s is not released", name)
 			}
 		}
@@ -331,14 +332,14 @@ func TestH7_ForgedMembersAndPlansDoNotStopTheFleet(t *testing.T) {
 			`{"shards":8,"layout":8,"node":"` + strings.Repeat("n", 10000) + `"}`, `{`, ``, `null`, `[]`,
 		} {
 			for _, r := range rigs {
-				s.edit(fleet.MemberLease("test", r.options.Identity), func(l *coordinationv1.Lease) {
+				s.edit(leasename.Member("test", r.options.Identity), func(l *coordinationv1.Lease) {
 					l.Annotations[fleet.StateAnnotation] = state
 				})
 			}
 			holder := fmt.Sprintf("forged%d", i)
-			s.create(t, fleet.MemberLease("test", holder), holder, time.Hour)
-			s.edit(fleet.MemberLease("test", holder), func(l *coordinationv1.Lease) {
-				l.Labels = map[string]string{fleet.Label: "test"}
+			s.create(t, leasename.Member("test", holder), holder, time.Hour)
+			s.edit(leasename.Member("test", holder), func(l *coordinationv1.Lease) {
+				l.Labels = map[string]string{leasename.Label: "test"}
 				l.Annotations = map[string]string{fleet.StateAnnotation: state}
 			})
 			time.Sleep(20 * time.Second)
@@ -427,7 +428,7 @@ func TestH9_LeaseOfACrashedMemberIsDeleted(t *testing.T) {
 		}
 		time.Sleep(3 * testLeaseDuration)
 		for i, r := range rigs {
-			if exists := slices.Contains(s.names(), fleet.MemberLease("test", r.options.Identity)); exists != (i == 2) {
+			if exists := slices.Contains(s.names(), leasename.Member("test", r.options.Identity)); exists != (i == 2) {
 				t.Errorf("the lease of %s exists: %v", r.name, exists)
 			}
 		}

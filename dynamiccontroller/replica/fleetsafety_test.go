@@ -13,6 +13,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 )
 
@@ -248,11 +249,11 @@ func TestH7_LeaderKeepsAShardUnlessThePlannedLeaderIsReady(t *testing.T) {
 		for range 50 { // the planner corrects the plan after each time
 			forged := make(plan.Plan, 8)
 			for i := range forged {
-				forged[i] = plan.Assignment{Leader: "nobody", From: s.holder(fleet.ShardLease("test", i))}
+				forged[i] = plan.Assignment{Leader: "nobody", From: s.holder(leasename.Shard("test", i))}
 			}
 			text, err := forged.Encode()
 			wantNoError(t, err)
-			s.edit(fleet.PlanLease("test"), func(lease *coordinationv1.Lease) {
+			s.edit(leasename.Plan("test"), func(lease *coordinationv1.Lease) {
 				lease.Annotations[fleet.PlanAnnotation] = text
 			})
 			time.Sleep(100 * time.Millisecond)
@@ -277,7 +278,7 @@ func TestLayout_ChangeWaitsForEachShard(t *testing.T) {
 		other := newFakeMember(s, "z", 8)
 		defer other()
 		for _, r := range old {
-			s.edit(fleet.MemberLease("test", r.options.Identity), func(lease *coordinationv1.Lease) {
+			s.edit(leasename.Member("test", r.options.Identity), func(lease *coordinationv1.Lease) {
 				lease.Annotations[fleet.StateAnnotation] = fleet.State{Shards: 8}.Encode()
 			})
 		}
@@ -286,7 +287,7 @@ func TestLayout_ChangeWaitsForEachShard(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		for i := range 4 {
-			if holder := s.holder(fleet.ShardLease("test", i)); holder != "" {
+			if holder := s.holder(leasename.Shard("test", i)); holder != "" {
 				t.Errorf("the layout was removed while shard %d was held by %s", i, holder)
 			}
 		}
@@ -296,12 +297,12 @@ func TestLayout_ChangeWaitsForEachShard(t *testing.T) {
 
 // newFakeMember adds a member that does nothing. It returns a function that removes the member.
 func newFakeMember(s *fakeLeases, identity string, shards int) (remove func()) {
-	name := fleet.MemberLease("test", identity)
+	name := leasename.Member("test", identity)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.setLocked(nil, &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Labels: map[string]string{fleet.Label: "test"},
+			Name: name, Labels: map[string]string{leasename.Label: "test"},
 			Annotations: map[string]string{fleet.StateAnnotation: fleet.State{Shards: shards}.Encode()},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &identity},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 	"github.com/dynamic-controller/engine/internal/shards"
 	"github.com/dynamic-controller/engine/internal/writes"
@@ -333,7 +334,7 @@ func (set *shardSet) leaderships() (all []*leadership) {
 // newShard returns a shard of a layout.
 func (set *shardSet) newShard(index, count int) *shard {
 	o := set.options
-	o.LeaseName = fleet.ShardLease(set.options.LeaseName, index)
+	o.LeaseName = leasename.Shard(set.options.LeaseName, index)
 	log := set.options.log.WithValues(keyLease, o.LeaseNamespace+"/"+o.LeaseName, keyShard, index)
 	ledger := &writes.Ledger{Server: set.home}
 	l := &leadership{

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 )
 
 // startWithOrphans starts a fleet, and returns its leader and a function that crashes both copies of some shards.
@@ -148,7 +149,7 @@ func TestH6_OrphanedShardIsLedWithoutAPlan(t *testing.T) {
 		s, runs := newFakeLeases(), newShardRuns()
 		_, rigs, crash := startWithOrphans(t, s, runs)
 		before := func(_ context.Context, verb, name string) error {
-			if name == fleet.PlanLease("test") {
+			if name == leasename.Plan("test") {
 				return errDown
 			}
 			if name == "test" && verb == verbGet {

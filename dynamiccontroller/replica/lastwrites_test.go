@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 	"github.com/dynamic-controller/engine/internal/writes"
 )
 
@@ -261,7 +261,7 @@ func TestFleet_NextLeaderReceivesTheLastWrites(t *testing.T) {
 				h.write("42")
 				wantNoError(t, test.stop(rigs[first]))
 				h.want(runs, second, before, test.want)
-				s.edit(fleet.ShardLease(rigs[second].options.LeaseName, 0), func(lease *coordinationv1.Lease) {
+				s.edit(leasename.Shard(rigs[second].options.LeaseName, 0), func(lease *coordinationv1.Lease) {
 					if note := lease.Annotations[writes.NoteAnnotation]; note != "" {
 						t.Errorf("the Lease has the annotation %q while it is held", note)
 					}

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/serverfence"
 )
 
@@ -40,7 +40,7 @@ func leaseOf(client coordinationclient.LeasesGetter, o Options, name string) *re
 		LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: name},
 		Client:     client,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
-		Labels:     fencedLabels(o, fleet.Labels(o.LeaseName, o.Labels)),
+		Labels:     fencedLabels(o, leasename.Labels(o.LeaseName, o.Labels)),
 	}
 }
 
@@ -50,6 +50,6 @@ func fencedLabels(o Options, labels map[string]string) map[string]string {
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	labels[serverfence.Label] = fleet.LabelValue(o.LeaseName)
+	labels[serverfence.Label] = leasename.LabelValue(o.LeaseName)
 	return labels
 }

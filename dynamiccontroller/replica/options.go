@@ -16,6 +16,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 	"github.com/dynamic-controller/engine/internal/shards"
 )
 
@@ -237,7 +238,7 @@ func (o Options) validateLease(errs *invalidOptions) {
 		for _, reason := range validation.IsDNS1123Subdomain(o.LeaseName) {
 			errs.add("LeaseName", o.LeaseName, "%s", reason)
 		}
-		if limit := validation.DNS1123SubdomainMaxLength - fleet.MaxSuffix; o.isSharded() && len(o.LeaseName) > limit {
+		if limit := validation.DNS1123SubdomainMaxLength - leasename.MaxSuffix; o.isSharded() && len(o.LeaseName) > limit {
 			errs.add("LeaseName", o.LeaseName, "with shards, must have at most %d characters", limit)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 )
 
 // The extra fields of the user that a write carries.
@@ -149,7 +149,7 @@ func binding(o Options) *admissionregistrationv1.ValidatingAdmissionPolicyBindin
 			PolicyName: o.Name,
 			ParamRef: &admissionregistrationv1.ParamRef{
 				Namespace: o.LeaseNamespace,
-				Selector:  &metav1.LabelSelector{MatchLabels: map[string]string{Label: fleet.LabelValue(o.LeaseName)}},
+				Selector:  &metav1.LabelSelector{MatchLabels: map[string]string{Label: leasename.LabelValue(o.LeaseName)}},
 				// With Deny, a missing Lease would reject the writes of all users.
 				ParameterNotFoundAction: ptr.To(admissionregistrationv1.AllowAction),
 			},
@@ -202,7 +202,7 @@ func (o Options) ours(lease string) string {
 	if o.Shards <= 1 {
 		return fmt.Sprintf("(%s == %q)", lease, name)
 	}
-	return fmt.Sprintf("(%s == %q || %s.startsWith(%q))", lease, name, lease, fleet.ShardLeasePrefix(name))
+	return fmt.Sprintf("(%s == %q || %s.startsWith(%q))", lease, name, lease, leasename.ShardPrefix(name))
 }
 
 // extraField returns an expression for an extra field of the user. It is an empty string if the field is missing.

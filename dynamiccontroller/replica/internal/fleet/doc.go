@@ -15,8 +15,8 @@
 //	load.go       what a shard costs its leader
 //
 // Which member should lead which shard is decided by package plan, whose weights.go compares loads. exclusion.go is the
-// certainty on which the terms of shards depend. leases.go, holder.go and state.go are the names and formats. The other
-// files read and write Leases:
+// certainty on which the terms of shards depend. holder.go and state.go are formats. The other files read and write
+// Leases:
 //
 //	view.go, watch.go   observe the Leases of all members and shards
 //	lease.go            translates the records of the fleet's own Lease, in which the members elect their leader

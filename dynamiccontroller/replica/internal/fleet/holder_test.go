@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/fleet"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 )
 
 func TestHolder_IsParsedAsItWasWritten(t *testing.T) {
@@ -59,9 +60,9 @@ func TestFormats_AreReadAndWrittenAsBefore(t *testing.T) {
 		t.Errorf("a state in a newer format: got %v", err)
 	}
 	for got, want := range map[string]string{
-		fleet.ShardLease("f", 3): "f-shard-3", fleet.PlanLease("f"): "f-plan",
-		fleet.MemberLease("f", "a"): "f-member-ca978112ca1bbdca",
-		fleet.LabelValue("f"):       "f", fleet.Label: "dynamic-controller.github.io/fleet",
+		leasename.Shard("f", 3): "f-shard-3", leasename.Plan("f"): "f-plan",
+		leasename.Member("f", "a"): "f-member-ca978112ca1bbdca",
+		leasename.LabelValue("f"):  "f", leasename.Label: "dynamic-controller.github.io/fleet",
 		fleet.StateAnnotation: "dynamic-controller.github.io/member",
 		fleet.PlanAnnotation:  "dynamic-controller.github.io/plan",
 	} {

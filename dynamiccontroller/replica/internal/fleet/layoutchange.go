@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 	"github.com/dynamic-controller/engine/internal/writes"
 )
 
@@ -51,7 +52,7 @@ func (p *Planner) RemoveLayout(ctx context.Context) (lease string, err error) {
 		if free.check(ctx, index) {
 			index++
 		} else if err := p.sleep(ctx); err != nil {
-			return ShardLease(p.config.Name, index), err
+			return leasename.Shard(p.config.Name, index), err
 		}
 	}
 	p.lease.do((*layoutMachine).allow)
@@ -69,7 +70,7 @@ func (p *Planner) releaseShards(ctx context.Context, view *Snapshot, count int) 
 }
 
 func (p *Planner) releaseShard(ctx context.Context, index int) {
-	name := ShardLease(p.config.Name, index)
+	name := leasename.Shard(p.config.Name, index)
 	lease, err := p.config.Client.Get(ctx, name, metav1.GetOptions{})
 	if err == nil && p.removed.isFree(index, lease) {
 		lease = lease.DeepCopy()
@@ -101,7 +102,7 @@ func newFreeShards(config Config) freeShards { return freeShards{config, map[int
 // check reports whether the Lease of the shard was released or has expired. A missing Lease counts as expired after
 // LeaseDuration, because it may have been deleted while the shard was led.
 func (f *freeShards) check(ctx context.Context, index int) bool {
-	lease, err := f.config.Client.Get(ctx, ShardLease(f.config.Name, index), metav1.GetOptions{})
+	lease, err := f.config.Client.Get(ctx, leasename.Shard(f.config.Name, index), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		lease = &coordinationv1.Lease{}

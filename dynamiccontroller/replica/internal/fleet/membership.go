@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 )
 
 // Membership publishes the state of a member in a Lease of its own. The Lease only informs the planner.
@@ -108,7 +110,7 @@ func (m *Membership) lease(s State) *coordinationv1.Lease {
 	now := metav1.NowMicro()
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:        MemberLease(m.config.Name, m.config.Identity),
+			Name:        leasename.Member(m.config.Name, m.config.Identity),
 			Namespace:   m.config.Namespace,
 			Labels:      m.config.leaseLabels(),
 			Annotations: map[string]string{StateAnnotation: s.Encode()},
@@ -128,7 +130,7 @@ const removeTimeout = time.Second
 func (m *Membership) remove(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
-	name := MemberLease(m.config.Name, m.config.Identity)
+	name := leasename.Member(m.config.Name, m.config.Identity)
 	if err := m.config.Client.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		m.config.Log.V(1).Info("Lease of this replica not deleted", keyName, name, keyError, err.Error())
 	}

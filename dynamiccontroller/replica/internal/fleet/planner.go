@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/election"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 )
 
@@ -86,7 +87,7 @@ func (p *Planner) createLeases(ctx context.Context) error {
 		return nil
 	}
 	for index := 0; index < count; {
-		name := ShardLease(p.config.Name, index)
+		name := leasename.Shard(p.config.Name, index)
 		record := election.Record{}.Released(time.Now()).Lock()
 		_, err := p.config.Client.Create(ctx, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{
@@ -214,7 +215,7 @@ func (p *Planner) vacantShards(assignments plan.Plan) (shards []int) {
 // publish stores the plan in its Lease.
 func (p *Planner) publish(ctx context.Context, text string) error {
 	c := p.config
-	name := PlanLease(c.Name)
+	name := leasename.Plan(c.Name)
 	lease, err := c.Client.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.Namespace}}

@@ -12,6 +12,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 	"github.com/dynamic-controller/engine/internal/listwatch"
 )
@@ -71,7 +72,7 @@ func (v *View) Observed(identity string) time.Time {
 }
 
 func (v *View) observedLocked(identity string) time.Time {
-	if m := v.members[MemberLease(v.name, identity)]; m != nil {
+	if m := v.members[leasename.Member(v.name, identity)]; m != nil {
 		return m.seen
 	}
 	return time.Time{}
@@ -105,7 +106,7 @@ func (v *View) put(lease *coordinationv1.Lease) {
 
 func (v *View) putLocked(lease *coordinationv1.Lease) (matters bool) {
 	holder := ptr.Deref(lease.Spec.HolderIdentity, "")
-	if lease.Name == PlanLease(v.name) {
+	if lease.Name == leasename.Plan(v.name) {
 		matters = v.plan != lease.Annotations[PlanAnnotation]
 		v.plan = lease.Annotations[PlanAnnotation]
 		return matters
@@ -116,7 +117,7 @@ func (v *View) putLocked(lease *coordinationv1.Lease) (matters bool) {
 		v.crashes.observe(index, holder, time.Now())
 		return !known || before != holder
 	}
-	if lease.Name != MemberLease(v.name, holder) {
+	if lease.Name != leasename.Member(v.name, holder) {
 		return false
 	}
 	state, err := DecodeState(lease.Annotations[StateAnnotation])
@@ -156,7 +157,7 @@ func (v *View) remove(lease *coordinationv1.Lease) {
 		delete(v.members, lease.Name)
 		v.end(m)
 	}
-	if lease.Name == PlanLease(v.name) {
+	if lease.Name == leasename.Plan(v.name) {
 		v.plan = ""
 	}
 	v.mu.Unlock()
@@ -175,12 +176,12 @@ func (v *View) end(m *memberLease) {
 
 // shardOf returns the index of the shard that a Lease belongs to.
 func (v *View) shardOf(lease string) (index int, ok bool) {
-	number, ok := strings.CutPrefix(lease, v.name+"-shard-")
+	number, ok := strings.CutPrefix(lease, leasename.ShardPrefix(v.name))
 	if !ok {
 		return 0, false
 	}
 	index, err := strconv.Atoi(number)
-	return index, err == nil && ShardLease(v.name, index) == lease
+	return index, err == nil && leasename.Shard(v.name, index) == lease
 }
 
 // Snapshot is the content of a view at one time.

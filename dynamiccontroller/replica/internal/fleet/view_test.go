@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
@@ -22,7 +23,7 @@ func lease(name, version, holder string, annotations map[string]string) *coordin
 }
 
 func memberOf(identity, version string, s State) *coordinationv1.Lease {
-	return lease(MemberLease("f", identity), version, identity, map[string]string{StateAnnotation: s.Encode()})
+	return lease(leasename.Member("f", identity), version, identity, map[string]string{StateAnnotation: s.Encode()})
 }
 
 // list makes the view store a list of Leases.
@@ -46,7 +47,7 @@ func TestView_ContainsWhatTheLeasesSay(t *testing.T) {
 		lease("f-shard-2", "1", "a", nil), lease("f-shard-x", "1", "a", nil), lease("f-shard-02", "1", "a", nil),
 		lease("f-plan", "1", "a", map[string]string{PlanAnnotation: "the plan"}), lease("other", "1", "a", nil),
 		lease("f-member-0123456789abcdef", "1", "c", map[string]string{StateAnnotation: "{}"}), // not the name for c
-		lease(MemberLease("f", "d"), "1", "d", map[string]string{StateAnnotation: "{"}),
+		lease(leasename.Member("f", "d"), "1", "d", map[string]string{StateAnnotation: "{"}),
 	)
 	got := v.Snapshot()
 	if !got.Synced || got.Plan != "the plan" || len(got.Holders) != 1 || got.Holders[2] != "a" || len(got.Members) != 2 ||
@@ -123,16 +124,16 @@ func TestState_InvalidTextIsAnError(t *testing.T) {
 }
 
 func TestNames_FitIntoTheLimits(t *testing.T) {
-	long := strings.Repeat("n", 253-MaxSuffix)
-	for _, name := range []string{ShardLease(long, 255), PlanLease(long), MemberLease(long, "any identity")} {
+	long := strings.Repeat("n", 253-leasename.MaxSuffix)
+	for _, name := range []string{leasename.Shard(long, 255), leasename.Plan(long), leasename.Member(long, "any identity")} {
 		if len(name) > 253 {
 			t.Errorf("a name has %d characters", len(name))
 		}
 	}
-	if value := LabelValue(long); len(value) > 63 || value == LabelValue(long+"x") {
+	if value := leasename.LabelValue(long); len(value) > 63 || value == leasename.LabelValue(long+"x") {
 		t.Errorf("got the label value %q", value)
 	}
-	if LabelValue("short") != "short" {
+	if leasename.LabelValue("short") != "short" {
 		t.Error("a short name is changed")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/leasename"
 	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
@@ -19,7 +20,7 @@ func (v *View) Run(ctx context.Context, log logr.Logger, client coordinationclie
 	store := &viewStore{view: v}
 	loop := listwatch.NewLoop(listwatch.NewRequests(leaseClient{client}), store, listwatch.Options{
 		Log: log, GVR: coordinationv1.SchemeGroupVersion.WithResource("leases"),
-		LabelSelector: Label + "=" + LabelValue(v.name), MaxDelay: maxDelay,
+		LabelSelector: leasename.Label + "=" + leasename.LabelValue(v.name), MaxDelay: maxDelay,
 	})
 	v.loop.Store(loop)
 	loop.Run(ctx)
