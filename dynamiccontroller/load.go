@@ -16,7 +16,9 @@ import (
 //
 // ShardLoad returns false if no run serves the shard, or while the run reconciles the objects that exist when it begins,
 // for at most five minutes. A run without shards serves the shard with index 0 of 1.
-func (c *DynamicController) ShardLoad(index, count int) (objects int, busy time.Duration, changes int64, ok bool) {
+func (c *DynamicController) ShardLoad(index, count int) (
+	objects int, busy time.Duration, changes int64, ok bool,
+) {
 	r := c.runOf(shards.Shard{Index: index, Count: count})
 	if r == nil {
 		return 0, 0, 0, false

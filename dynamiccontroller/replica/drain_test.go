@@ -129,7 +129,8 @@ func TestDrain_ResumesOnce(t *testing.T) {
 				events := &drainer{hangs: map[int]bool{0: hangs}}
 				runnables := []namedRunnable{{"drainer", events}, {"other", &worker{}}}
 				ended := make(chan struct{}, 1)
-				d := startDrain(t.Context(), shards.Shard{Index: 0, Count: 8}, runnables, time.Minute, func() { ended <- struct{}{} })
+				of := shards.Shard{Index: 0, Count: 8}
+				d := startDrain(t.Context(), of, runnables, time.Minute, func() { ended <- struct{}{} })
 				synctest.Wait()
 				if hangs {
 					d.cancel()
