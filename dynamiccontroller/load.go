@@ -14,8 +14,8 @@ import (
 // The caches are those of the shard's types, and of the types that they own or watch with [WithBucketLabel]. Other
 // watches of owned and watched types are the same for all shards of a process, and do not count.
 //
-// ShardLoad returns false if no run serves the shard, or while the run reconciles the objects that exist when it begins,
-// for at most five minutes. A run without shards serves the shard with index 0 of 1.
+// ShardLoad returns false if no run serves the shard, or while the run reconciles the objects that exist when it
+// begins, for at most five minutes. A run without shards serves the shard with index 0 of 1.
 func (c *DynamicController) ShardLoad(index, count int) (
 	objects int, busy time.Duration, changes int64, ok bool,
 ) {

@@ -81,8 +81,8 @@ func leaveReserve(timeout time.Duration) time.Duration { return min(timeout/10, 
 
 // removeLayoutIfLast is called when this member has ended all shards and is about to leave. If it is the fleet's leader
 // and the last member, it removes the layout, so that replicas without shards can lead at once. Otherwise, they wait
-// until the fleet's Lease expires. It gives up if a shard is still led by somebody, early enough for the shutdown to end
-// in time.
+// until the fleet's Lease expires. It gives up if a shard is still led by somebody, early enough for the shutdown to
+// end in time.
 func (l *fleetLeader) removeLayoutIfLast(ctx context.Context) {
 	left, _ := l.shutdown.left()
 	ctx, cancel := context.WithTimeout(ctx, left-leaveReserve(l.shutdown.timeout)/2)

@@ -14,8 +14,8 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica/internal/plan"
 )
 
-// fleetMember is a replica of a fleet. It observes the fleet, follows the plan, and publishes its own state. The plan is
-// advice. Which replica leads a shard is decided by the shard's Lease alone.
+// fleetMember is a replica of a fleet. It observes the fleet, follows the plan, and publishes its own state. The plan
+// is advice. Which replica leads a shard is decided by the shard's Lease alone.
 type fleetMember struct {
 	config     fleet.Config
 	log        logr.Logger

@@ -37,11 +37,6 @@ func (s *fakeLeases) create(t testing.TB, name, holder string, duration time.Dur
 	wantNoError(t, err)
 }
 
-// renew renews a Lease for its holder.
-func (s *fakeLeases) renew(name string) {
-	s.edit(name, func(lease *coordinationv1.Lease) { lease.Spec.RenewTime = ptr.To(metav1.NowMicro()) })
-}
-
 // since returns the runs after the first n.
 func (r *shardRuns) since(n int) []string {
 	r.mu.Lock()

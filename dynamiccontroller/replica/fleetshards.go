@@ -120,8 +120,8 @@ func (set *shardSet) perform(ctx context.Context, snapshot *fleet.Snapshot, layo
 	set.plan.Store(&assignments)
 	for i, s := range set.shards {
 		facts := fleet.Facts{
-			Now: now, Self: set.options.Identity, Layout: layout, ExclusionLost: set.exclusion.Check(), Assignment: assignments[i],
-			Fleet: snapshot, Leading: s.isLeading(),
+			Now: now, Self: set.options.Identity, Layout: layout, ExclusionLost: set.exclusion.Check(),
+			Assignment: assignments[i], Fleet: snapshot, Leading: s.isLeading(),
 		}
 		for _, command := range s.life.Step(facts) {
 			set.doLocked(ctx, s, command, facts)

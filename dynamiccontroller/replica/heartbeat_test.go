@@ -120,7 +120,8 @@ func TestFleet_OnlyMemberContinuesAlthoughItObservesNothing(t *testing.T) {
 		if led := runs.count(); led != 8 || len(runs.runs) != n {
 			t.Errorf("%d shards are led, after %d interruptions", led, len(runs.runs)-n)
 		}
-		if n, most := r.log.count("Stepping down"), int(5*time.Minute/(fleet.LeaseFactor*testLeaseDuration))+1; n == 0 || n > most {
+		most := int(5*time.Minute/(fleet.LeaseFactor*testLeaseDuration)) + 1
+		if n := r.log.count("Stepping down"); n == 0 || n > most {
 			t.Errorf("the member has stepped down %d times, want at most %d", n, most)
 		}
 		eventually(t, 2*testLeaseDuration, func() bool { return r.Status().Leading })

@@ -10,7 +10,6 @@ import (
 
 // meter is a runnable for shards with given loads.
 type meter struct {
-	worker
 	mu      sync.Mutex // guards the fields below
 	since   time.Time
 	busy    map[int]float64 // workers since then

@@ -8,8 +8,8 @@ import (
 	"github.com/dynamic-controller/engine/internal/shards"
 )
 
-// ShardMeter is implemented by runnables of [ScopeShard] that report the cost of a shard. A DynamicController implements
-// it. The planner balances shards by their cost. Without it, all shards count the same.
+// ShardMeter is implemented by runnables of [ScopeShard] that report the cost of a shard. A DynamicController
+// implements it. The planner balances shards by their cost. Without it, all shards count the same.
 type ShardMeter interface {
 	// ShardLoad returns the number of objects that are in memory for the shard, and since the shard's term began, the time
 	// that handlers have been busy with it, and the number of changes of objects that were received. It returns false if

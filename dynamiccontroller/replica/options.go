@@ -132,7 +132,7 @@ func DefaultOptions() Options {
 }
 
 const (
-	minLeaseDuration = 2 * time.Second        // a released lease has a duration of one second; see election.Record.IsReleased
+	minLeaseDuration = 2 * time.Second        // a released lease has a duration of one second; see election.Record
 	minRetryPeriod   = 100 * time.Millisecond // prevents a busy loop
 	// renewFactor is the least RenewDeadline in multiples of RetryPeriod, as in client-go.
 	renewFactor = 1.2

@@ -43,7 +43,7 @@ type leadAction int
 
 const (
 	actionStop         leadAction = iota // cancel the context of the runnables
-	actionStartTimeout                   // send eventTimeout after ShutdownTimeout, or what is left of it; replaces an earlier timer
+	actionStartTimeout                   // send eventTimeout after what is left of ShutdownTimeout; replaces the timer
 	actionLoseTerm                       // close the fence without releasing the lease
 	actionReportLoss                     // make Run return ErrLeaseLost
 	actionFinishTerm                     // close the fence

@@ -38,8 +38,8 @@ func (c Call) size() int {
 	return n
 }
 
-// NoteAnnotation is the annotation of a released Lease that contains the [Note] of its last holder. A Lease that is held
-// does not have it.
+// NoteAnnotation is the annotation of a released Lease that contains the [Note] of its last holder. A Lease that is
+// held does not have it.
 const NoteAnnotation = "dynamic-controller.github.io/last-writes"
 
 // Note contains the writes of recent calls, oldest call first.

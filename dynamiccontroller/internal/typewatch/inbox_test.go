@@ -459,7 +459,7 @@ func TestUpdate_AppliesToTheNewestOptions(t *testing.T) {
 
 func TestBusy_ReturnsTheRunningFunction(t *testing.T) {
 	s, _ := newTestWatch(Full)
-	s.Call("predicate", func() {
+	_ = s.Call("predicate", func() {
 		if function, since := s.Busy(); function != "predicate" || time.Since(since) > time.Minute {
 			t.Errorf("busy with %q since %s", function, since)
 		}
@@ -467,7 +467,7 @@ func TestBusy_ReturnsTheRunningFunction(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.Call("MapFunc", runtime.Goexit)
+		_ = s.Call("MapFunc", runtime.Goexit)
 	}()
 	<-ended
 	if function, since := s.Busy(); function != "" || !since.IsZero() {

@@ -82,7 +82,8 @@ func TestObjects_RulesOfTheResources(t *testing.T) {
 			}
 			var got []string
 			for _, r := range policy.Spec.MatchConstraints.ResourceRules {
-				got = append(got, strings.TrimSpace(fmt.Sprint(r.APIGroups[0], " ", strings.Join(r.Resources, ","), " ", r.Operations)))
+				rule := fmt.Sprint(r.APIGroups[0], " ", strings.Join(r.Resources, ","), " ", r.Operations)
+				got = append(got, strings.TrimSpace(rule))
 			}
 			if text := strings.Join(got, "; "); text != test.want {
 				t.Errorf("got %s, want %s", text, test.want)

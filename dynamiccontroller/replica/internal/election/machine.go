@@ -93,8 +93,8 @@ func New(c Config) *Machine { return &Machine{config: c, existed: roles[c.Role].
 // State returns the state.
 func (m *Machine) State() State { return m.state }
 
-// Campaign begins a campaign. The Machine is new, or its state is Over. What is known about the Lease is kept, but a holder must be
-// observed for its full duration again.
+// Campaign begins a campaign. The Machine is new, or its state is Over. What is known about the Lease is kept, but a
+// holder must be observed for its full duration again.
 func (m *Machine) Campaign() {
 	next := New(m.config)
 	next.existed, next.mayHold, next.inFlight, next.leader = m.existed, m.mayHold, m.inFlight, m.leader

@@ -12,8 +12,8 @@ const (
 	Shard
 )
 
-// FleetFactor is the duration of a fleet's own Lease in multiples of LeaseDuration. A replica of any role can find a Lease
-// with this duration.
+// FleetFactor is the duration of a fleet's own Lease in multiples of LeaseDuration. A replica of any role can find a
+// Lease with this duration.
 const FleetFactor = 4
 
 // traits are the differences between the roles.

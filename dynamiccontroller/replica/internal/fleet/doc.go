@@ -1,5 +1,5 @@
-// Package fleet decides what the members of a fleet do. A fleet is the set of replicas that share shards. Each shard has
-// a Lease of its own, and package election decides who holds it. That replicas with different numbers of shards, or
+// Package fleet decides what the members of a fleet do. A fleet is the set of replicas that share shards. Each shard
+// has a Lease of its own, and package election decides who holds it. That replicas with different numbers of shards, or
 // without any, do not lead at the same time is decided here: by layout.go, layoutchange.go, lease.go and exclusion.go.
 // All the rest is advice. A wrong plan or an outdated view costs time or balance.
 //

@@ -46,12 +46,12 @@ func (m *Meter) IsDue(now time.Time, leaseDuration time.Duration) bool {
 // Measure records the usage, or that it is unknown.
 func (m *Meter) Measure(now time.Time, u Usage, known bool) {
 	before, took := m.last, now.Sub(m.at)
-	comparable := known && !m.at.IsZero() && took > 0 && u.Busy >= before.Busy && u.Changes >= before.Changes
+	usable := known && !m.at.IsZero() && took > 0 && u.Busy >= before.Busy && u.Changes >= before.Changes
 	m.tried, m.at, m.last = now, now, u
 	if !known {
 		m.at = time.Time{}
 	}
-	if !comparable {
+	if !usable {
 		return
 	}
 	busy := u.Busy - before.Busy + time.Duration(u.Changes-before.Changes)*changeCost

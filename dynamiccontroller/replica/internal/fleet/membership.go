@@ -31,8 +31,8 @@ func NewMembership(config Config, report func(verb string, err error)) *Membersh
 	return &Membership{config: config, report: report, state: make(chan State, 1)}
 }
 
-// Publish makes Run publish the state if it has changed. Changed loads are published with the next renewal, so that they
-// do not cause requests. It does not block, and is called by one goroutine.
+// Publish makes Run publish the state if it has changed. Changed loads are published with the next renewal, so that
+// they do not cause requests. It does not block, and is called by one goroutine.
 func (m *Membership) Publish(s State) {
 	loads := s.Loads
 	m.loads.Store(&loads)

@@ -11,8 +11,8 @@ import (
 // what has ended. It reads no clocks, and is not safe for concurrent use.
 //
 // The plan assigns the shard to two copies, which keep it warm and campaign for its Lease. The Lease decides which one
-// leads. Another member can be about to replace a copy: it keeps the shard warm, too. A copy campaigns at once, and need
-// not have synced.
+// leads. Another member can be about to replace a copy: it keeps the shard warm, too. A copy campaigns at once, and
+// need not have synced.
 //
 //	        assigned           is a copy               Lease acquired
 //	(none) ----------> Warm ------------> Candidate ------------------> Leading

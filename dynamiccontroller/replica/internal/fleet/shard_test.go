@@ -54,7 +54,8 @@ func (p *shardScript) play(line string) string {
 	case "unled":
 		f.Assignment = plan.Assignment{Unled: plan.Unled(words[1])}
 	case "layout":
-		f.Layout.State = map[string]LayoutState{"none": LayoutNone, "changing": LayoutChanging, "fixed": LayoutFixed}[words[1]]
+		states := map[string]LayoutState{"none": LayoutNone, "changing": LayoutChanging, "fixed": LayoutFixed}
+		f.Layout.State = states[words[1]]
 	case "excluded":
 		f.ExclusionLost = map[string]error{"yes": nil, "no": errors.New("expired")}[words[1]]
 	case "leads":
@@ -370,7 +371,8 @@ func (m *shardModel) check(line string) error {
 		}
 	}
 	s := m.script.shard
-	if idle := !m.warm && !m.cooling && !m.campaigning && !m.handingOver && !m.held && (!m.draining || m.cancelled); idle != s.IsIdle() {
+	idle := !m.warm && !m.cooling && !m.campaigning && !m.handingOver && !m.held && (!m.draining || m.cancelled)
+	if idle != s.IsIdle() {
 		return fmt.Errorf("idle: %t", s.IsIdle())
 	}
 	if m.campaigning && !m.warm && !m.cooling {
@@ -387,7 +389,9 @@ func TestShard_IsAdoptedByOneMember(t *testing.T) {
 	}}
 	for _, self := range []string{"a", "b"} {
 		s, now := NewShard(3, shardLeaseDuration), time.Now()
-		f := Facts{Now: now, Self: self, Layout: Layout{LayoutFixed, 8}, Fleet: view, Assignment: plan.Assignment{Leader: "gone"}}
+		f := Facts{
+			Now: now, Self: self, Layout: Layout{LayoutFixed, 8}, Fleet: view, Assignment: plan.Assignment{Leader: "gone"},
+		}
 		s.Step(f)
 		f.Now = now.Add(OrphanPeriods * shardLeaseDuration)
 		if slices.Contains(s.Step(f), StartCampaign) {

@@ -172,6 +172,7 @@ func (v *View) end(m *memberLease) {
 		return
 	}
 	v.changes.leave(m.identity, m.since, now)
+	v.crashes.end(now)
 }
 
 // shardOf returns the index of the shard that a Lease belongs to.

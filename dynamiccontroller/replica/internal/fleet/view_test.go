@@ -125,7 +125,9 @@ func TestState_InvalidTextIsAnError(t *testing.T) {
 
 func TestNames_FitIntoTheLimits(t *testing.T) {
 	long := strings.Repeat("n", 253-leasename.MaxSuffix)
-	for _, name := range []string{leasename.Shard(long, 255), leasename.Plan(long), leasename.Member(long, "any identity")} {
+	for _, name := range []string{
+		leasename.Shard(long, 255), leasename.Plan(long), leasename.Member(long, "any identity"),
+	} {
 		if len(name) > 253 {
 			t.Errorf("a name has %d characters", len(name))
 		}

@@ -95,7 +95,10 @@ func (s *state) dropStandby(m, objects int) bool {
 // dropStandbys drops standbys of members that exceed their capacity, unless another member has room for one of them.
 func (s *state) dropStandbys() {
 	for m := range s.members {
-		for s.excess(m) > 0 && !s.canUnload(m) && s.dropStandby(m, s.excess(m)) {
+		for s.excess(m) > 0 && !s.canUnload(m) {
+			if !s.dropStandby(m, s.excess(m)) {
+				break
+			}
 		}
 	}
 }
@@ -115,7 +118,10 @@ func (s *state) canUnload(m int) bool {
 // unload begins moves from members that exceed their capacity to members that have room, standbys first.
 func (s *state) unload() {
 	for source := range s.members {
-		for s.excess(source) > 0 && s.canMove(source, 1) && s.unloadOnce(source) {
+		for s.excess(source) > 0 && s.canMove(source, 1) {
+			if !s.unloadOnce(source) {
+				break
+			}
 		}
 	}
 }

@@ -117,26 +117,14 @@ func checkPlan(in plan.Input, p plan.Plan) error {
 		return fmt.Errorf("%d shards, want %d", len(p), in.Shards)
 	}
 	for i, a := range p {
-		for _, id := range []string{a.Leader, a.Standby, a.Warming, a.Replaces, a.From} {
-			if id != "" && !alive[id] {
-				return fmt.Errorf("shard %d: %q is not alive", i, id)
-			}
-		}
 		holder := ""
 		if i < len(in.Holders) && alive[in.Holders[i]] {
 			holder = in.Holders[i]
 		}
+		if err := checkMembers(i, a, alive, slices.Contains(in.Held, i)); err != nil {
+			return err
+		}
 		switch {
-		case slices.Contains(in.Held, i):
-			if want := (plan.Assignment{Unled: plan.UnledHeld, Load: a.Load}); a != want {
-				return fmt.Errorf("shard %d is held, but got %v", i, a)
-			}
-		case a.Unled == plan.UnledHeld:
-			return fmt.Errorf("shard %d is not held", i)
-		case (a.Leader == "" && len(alive) > 0) != (a.Unled != ""):
-			return fmt.Errorf("shard %d has leader %q and is unled because of %q", i, a.Leader, a.Unled)
-		case a.Leader == "" && a != plan.Assignment{Unled: a.Unled, Load: a.Load}:
-			return fmt.Errorf("shard %d has copies, but no leader", i)
 		case a.Leader != "" && a.Leader == a.Standby:
 			return fmt.Errorf("shard %d: leader and standby are the same", i)
 		case a.Warming != "" && (a.Warming == a.Leader || a.Warming == a.Standby):
@@ -155,6 +143,24 @@ func checkPlan(in plan.Input, p plan.Plan) error {
 		return err
 	}
 	return checkCapacity(in, p)
+}
+
+// checkMembers returns an error if the assignment names members that are not alive, or none without a reason.
+func checkMembers(i int, a plan.Assignment, alive map[string]bool, held bool) error {
+	for _, id := range []string{a.Leader, a.Standby, a.Warming, a.Replaces, a.From} {
+		if id != "" && !alive[id] {
+			return fmt.Errorf("shard %d: %q is not alive", i, id)
+		}
+	}
+	switch {
+	case held != (a.Unled == plan.UnledHeld):
+		return fmt.Errorf("shard %d: held: %t, but got %v", i, held, a)
+	case !held && (a.Leader == "" && len(alive) > 0) != (a.Unled != ""):
+		return fmt.Errorf("shard %d has leader %q and is unled because of %q", i, a.Leader, a.Unled)
+	case a.Leader == "" && a != plan.Assignment{Unled: a.Unled, Load: a.Load}:
+		return fmt.Errorf("shard %d has copies, but no leader", i)
+	}
+	return nil
 }
 
 // checkNew returns an error if a move to a new member has begun.

@@ -51,12 +51,12 @@ type state struct {
 	loads   []Load    // by shard
 	weights []weights // by shard
 
-	// By member, after all moves:
+	// The sums by member, after all moves.
 	led     []int // the work of the shards that it leads
 	copies  []int // the size of its copies
 	objects []int // the objects of its copies
 
-	// By member, during the moves:
+	// The sums by member, during the moves.
 	present []int // the objects of its copies, with those that it gets and those that it loses
 	moves   []int // the moves that it takes part in
 }

@@ -94,7 +94,7 @@ func (s *search) between(source, dest int, when condition, best transfer) transf
 		best = best.better(s.evaluate(source, dest, i, none))
 	}
 	if best.completes() && best.cost[0] == moveCompletes || s.members[source].new ||
-		when != later && !(s.canMove(source, 2) && s.canMove(dest, 2)) {
+		when != later && (!s.canMove(source, 2) || !s.canMove(dest, 2)) {
 		return best
 	}
 	take := s.movable(dest, source, when)
