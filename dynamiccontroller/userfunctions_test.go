@@ -493,8 +493,11 @@ func runTransportCase(t *testing.T, m *misbehavior, where string, ownClient bool
 		t.Fatal(err)
 	}
 	other := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "others"}
-	counts := map[schema.GroupVersionResource]int{}
-	handle := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error { counts[id.GVR]++; return nil }
+	counts := map[schema.GroupVersionResource]*atomic.Int64{widgetsGVR: {}, other: {}}
+	handle := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		counts[id.GVR].Add(1)
+		return nil
+	}
 	for _, gvr := range []schema.GroupVersionResource{widgetsGVR, other} {
 		if err := c.StartServingGVK(t.Context(), gvr, handle); err != nil {
 			t.Fatal(err)
@@ -502,7 +505,7 @@ func runTransportCase(t *testing.T, m *misbehavior, where string, ownClient bool
 	}
 	stop := inBackground(c.Run)
 	time.Sleep(2 * time.Minute)
-	if counts[other] == 0 {
+	if counts[other].Load() == 0 {
 		t.Errorf("%s: the other type was not reconciled", where)
 	}
 	status, err := c.TypeStatusOf(widgetsGVR)
@@ -510,11 +513,11 @@ func runTransportCase(t *testing.T, m *misbehavior, where string, ownClient bool
 		t.Errorf("%s: %q is not in the log %q, or not in the status %+v", where, m.text, logged.lines, status.WatchStatus)
 	}
 	m.on.Store(false)
-	before := counts[widgetsGVR]
+	before := counts[widgetsGVR].Load()
 	time.Sleep(12 * time.Minute)
 	status, _ = c.TypeStatusOf(widgetsGVR)
-	if status.State != dynamiccontroller.TypeSynced || counts[widgetsGVR] == before {
-		t.Errorf("%s: %d calls, then %d; %+v", where, before, counts[widgetsGVR], status.WatchStatus)
+	if status.State != dynamiccontroller.TypeSynced || counts[widgetsGVR].Load() == before {
+		t.Errorf("%s: %d calls, then %d; %+v", where, before, counts[widgetsGVR].Load(), status.WatchStatus)
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
