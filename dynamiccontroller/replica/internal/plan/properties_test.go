@@ -121,10 +121,12 @@ func checkPlan(in plan.Input, p plan.Plan) error {
 		if i < len(in.Holders) && alive[in.Holders[i]] {
 			holder = in.Holders[i]
 		}
-		if err := checkMembers(i, a, alive, slices.Contains(in.Held, i)); err != nil {
+		held := slices.Contains(in.Held, i)
+		if err := checkMembers(i, a, alive, held); err != nil {
 			return err
 		}
 		switch {
+		case held:
 		case a.Leader != "" && a.Leader == a.Standby:
 			return fmt.Errorf("shard %d: leader and standby are the same", i)
 		case a.Warming != "" && (a.Warming == a.Leader || a.Warming == a.Standby):
