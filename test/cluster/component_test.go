@@ -71,9 +71,12 @@ func endComponent(t *testing.T, c *cluster.Cluster, component *cluster.Component
 		t.Fatal(err)
 	}
 	t.Logf("the component exited within %v", time.Since(start))
-	if alive(pid) {
-		t.Error("the process is still running")
-	}
+	eventually(t, "the process is gone", func(context.Context) error { // its lock is released a moment earlier
+		if alive(pid) {
+			return errors.New("it is still running")
+		}
+		return nil
+	})
 	if _, err := component.PID(); !errors.Is(err, cluster.ErrNotRunning) {
 		t.Errorf("PID: got %v, want %v", err, cluster.ErrNotRunning)
 	}
