@@ -88,7 +88,7 @@
 //   - S5: A type is synced only while its watch is open, or was until less than five seconds ago; [TypeSynced]
 //     describes two special cases. If the API server does not serve a type, forbids access to it, fails or does not
 //     respond, [TypeStatus] reports the state and the API server's message within ten seconds. If the first list takes
-//     longer, the message says what it waits for, and the status shows how many items have arrived. The watch is
+//     longer, the message describes its progress, and the status contains the number of received items. The watch is
 //     retried with a capped backoff and recovers without intervention. With [WithTypeEvents], it recovers as soon as
 //     the type is served again. A 404 alone neither empties the cache nor causes reconciles. After a type event reports
 //     that the type is gone, the cache is emptied and each object that it held is reconciled once more. For a NotFound

@@ -44,12 +44,12 @@ const (
 type WatchStatus struct {
 	State TypeState
 	// Message is the error from the API server, if State reports a failure. If State has been TypeSyncing for ten seconds,
-	// it says what the first list waits for.
+	// Message describes the progress of the first list.
 	Message string
 	Since   time.Time // when State last changed
 	Synced  bool      // the cache holds a complete list, which can be out of date if State reports a failure
 
-	ListingSince time.Time // when the list that is in progress began; zero if there is none
+	ListingSince time.Time // when the current list began; zero if no list is in progress
 	ListItems    int       // the items of that list that have arrived
 
 	WatchOpenSince time.Time // zero if the watch is not open

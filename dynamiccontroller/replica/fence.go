@@ -25,8 +25,8 @@ type fence struct {
 	// ledger is nil if the writes of a term are not recorded.
 	ledger *writes.Ledger
 	owner  *Replica
-	// condition returns an error when the terms must end, although the Lease is held. It is nil if there is none. It must
-	// not take locks.
+	// condition returns an error if the terms must end although the Lease is held. It must not take locks. A nil condition
+	// is always met.
 	condition func() error
 
 	mu      sync.Mutex // guards the fields below

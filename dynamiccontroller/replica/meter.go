@@ -18,7 +18,7 @@ type ShardMeter interface {
 	ShardLoad(index, count int) (objects int, busy time.Duration, changes int64, ok bool)
 }
 
-// usageOf returns what the shard costs the runnables. It returns false if none of them knows.
+// usageOf returns the usage of a shard, summed over its runnables. It returns false if no runnable reports one.
 func usageOf(of shards.Shard, runnables []namedRunnable) (usage fleet.Usage, known bool) {
 	for _, n := range runnables {
 		meter, ok := n.runnable.(ShardMeter)

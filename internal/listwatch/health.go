@@ -47,7 +47,7 @@ type State struct {
 	LastProblem string    // the last problem, also if it is over
 	ProblemAt   time.Time // when the last problem occurred
 
-	ListingSince time.Time // when the list that is in progress began; zero if there is none
+	ListingSince time.Time // when the current list began; zero if no list is in progress
 	ListItems    int       // the items that it has received
 
 	Lacks Lacks // what the server was found to lack
@@ -87,7 +87,7 @@ type health struct {
 	tolerance time.Duration
 	problem   *problem
 	request   string // the request that is waiting for a response
-	waits     bool   // the message says what the request waits for
+	waits     bool   // the message describes the progress of the request
 	timer     *time.Timer
 }
 

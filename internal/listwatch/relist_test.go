@@ -227,7 +227,7 @@ func TestRelist_EndsWithTheWatch(t *testing.T) {
 	})
 }
 
-// While the list that follows a command takes long, the message says what the type waits for.
+// While a list that follows a command takes long, the message describes its progress.
 func TestFailing_SaysWhatItWaitsFor(t *testing.T) {
 	p := &pager{items: 500, token: func(int) string { return "" }}
 	inPages(t, p, func(t *testing.T, l *Loop) {

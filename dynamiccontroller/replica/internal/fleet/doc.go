@@ -1,20 +1,21 @@
 // Package fleet decides what the members of a fleet do. A fleet is the set of replicas that share shards. Each shard
-// has a Lease of its own, and package election decides who holds it. That replicas with different numbers of shards, or
-// without any, do not lead at the same time is decided here: by layout.go, layoutchange.go, lease.go and exclusion.go.
-// All the rest is advice. A wrong plan or an outdated view costs time or balance.
+// has a Lease of its own, and package election decides which replica holds it. Four files of this package ensure that
+// replicas with different numbers of shards, or without shards, do not lead at the same time: layout.go,
+// layoutchange.go, lease.go and exclusion.go. The rest is advice: a wrong plan or an outdated view costs time or
+// balance.
 //
 // The decisions are functions of values, without a client or a clock:
 //
 //	layout.go     the number of shards, which the fleet's Lease records, and how it changes
 //	shard.go      the life of one shard in a member: warming, campaigning, leading, draining, handing over
-//	orphan.go     who leads a shard that nobody is planned for
+//	orphan.go     which member leads a shard that has no living copy
 //	heartbeat.go  whether the watch of the Leases delivers changes
 //	readiness.go  when a member is ready
 //	changes.go    which members come and go too often, and when the fleet has settled
 //	suspects.go   which shards are held back, because their leaders crash
 //	load.go       what a shard costs its leader
 //
-// Which member should lead which shard is decided by package plan, whose weights.go compares loads. exclusion.go is the
+// Package plan decides which member should lead which shard; its weights.go compares loads. exclusion.go is the
 // certainty on which the terms of shards depend. holder.go and state.go are formats. The other files read and write
 // Leases:
 //

@@ -2,7 +2,7 @@ package fleet
 
 import "fmt"
 
-// Layout is what a member knows about the number of shards that the fleet's Lease records.
+// Layout is the number of shards that the fleet's Lease records, as of the last request.
 type Layout struct {
 	State  LayoutState
 	Shards int // if the state is LayoutChanging or LayoutFixed

@@ -140,7 +140,7 @@ func (s *Shard) order(f Facts) order {
 	return o
 }
 
-// isHeld reports whether the shard must not be led. A plan that nobody changes any more does not hold it for ever.
+// isHeld reports whether the plan holds the shard back. This ends after maxHeld, because the planner can have failed.
 func (s *Shard) isHeld(f Facts) bool {
 	switch {
 	case f.Assignment.Unled != plan.UnledHeld:

@@ -54,7 +54,7 @@
 //   - A member above its capacity, because shards have grown, loses copies to members that have room, standbys first.
 //     Standbys for which no member has room are dropped. Leaders remain.
 //
-// A shard that is not led has the reason in [Assignment].Unled. Members must not lead it, whoever holds its Lease.
+// [Assignment].Unled contains the reason for which a shard is not led. Members must not acquire its Lease then.
 //
 // # Limits
 //

@@ -21,8 +21,8 @@ type Assignment struct {
 	// Swap is set if Leader hands the leadership over to Standby when one of the two has ended another move. Until then,
 	// members ignore it.
 	Swap bool
-	// Unled is the reason if the plan gives the shard no leader although there are members. No member must lead the shard
-	// then, whether its Lease is free or not.
+	// Unled is the reason if the plan gives the shard no leader although there are members. No member must acquire the
+	// Lease of the shard then. If the reason is UnledHeld, its holder must release it.
 	Unled Unled
 	// Load is the load on which the plan is based. It is kept from plan to plan until the reported load differs from it
 	// by more than half; see [Load].
@@ -63,8 +63,8 @@ type Member struct {
 	// Flapping is set if the member's process has ended several times shortly after its start. It gets nothing, unless
 	// all other members are flapping or leaving, too.
 	Flapping bool
-	// Capacity is the number of objects that the member's copies can have together. Zero means that there is no limit. A
-	// shard with an unknown load has as many objects as the others on average.
+	// Capacity is the maximum number of objects in the member's copies. Zero means no limit. A shard with an unknown load
+	// has as many objects as the others on average.
 	Capacity int
 }
 

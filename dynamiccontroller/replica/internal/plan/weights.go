@@ -135,8 +135,8 @@ func (b band) wider() band { return band{low: 3 * b.low / 4, high: 5 * b.high / 
 // takes reports whether a member with a load has room for a weight, or nothing else.
 func (b band) takes(load, weight int) bool { return load+weight <= max(b.high, weight) }
 
-// improves reports whether moving a weight from a member with load a to one with load b reduces the greater load. It
-// is the condition under which repeated moves come to an end.
+// improves reports whether moving a weight between members with the given loads reduces the greater load. Without this
+// condition, repeated moves would not come to an end.
 func (b band) improves(from, to, weight int) bool { return weight > 0 && to+weight <= from-b.step }
 
 // remains reports whether a load that changes by a weight stays in the band, or does not get farther away from it.
