@@ -3,53 +3,29 @@ package dynamiccontroller
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
-	"github.com/dynamic-controller/engine/internal/protect"
-	"github.com/dynamic-controller/engine/internal/shards"
 	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 // DynamicController watches and reconciles types that can be added and removed at any time. Its methods are safe for
 // concurrent use.
 type DynamicController struct {
-	settings
-	log       logr.Logger
-	config    Config
+	*core
 	configErr error
 
-	queue    *queue
+	registry *registry
 	settling *settling
+	crews    crews
+	sessions sessions
 	ledger   writes.Ledger // of runs without leader election
-	pool     *typewatch.Pool
-
-	mapperPanicked atomic.Bool // a panic of the REST mapper has been logged
-
-	// mu guards the fields below. It is never held while calling the API server or user code, or waiting for a sync.
-	mu            sync.RWMutex
-	registrations map[schema.GroupVersionResource]*registration
-	// ending holds closed registrations that still have running handlers or watches.
-	ending map[schema.GroupVersionResource][]*registration
-	runs   runs
-	// watching holds the shards of the current calls to RunWatches.
-	watching map[shards.Shard]struct{}
-	scopes   scopes
-	// standalone holds the watches that belong to no single type. The slice is replaced, not changed.
-	standalone []*StandaloneWatch
-	crew       *crew    // nil while no run is active
-	session    *session // nil while no watches are running
 }
 
 // NewDynamicController returns a controller that lists and watches objects with kubeClient. It does not start any
@@ -64,16 +40,13 @@ func NewDynamicController(
 	log logr.Logger, config Config, kubeClient dynamic.Interface, opts ...Option,
 ) *DynamicController {
 	c := &DynamicController{
-		settings:      settings{clients: recordclient.Clients{Dynamic: kubeClient}},
-		log:           log,
-		config:        config.withDefaults(),
-		queue:         newQueue(),
-		settling:      newSettling(),
-		registrations: map[schema.GroupVersionResource]*registration{},
-		ending:        map[schema.GroupVersionResource][]*registration{},
-		runs:          runs{},
-		watching:      map[shards.Shard]struct{}{},
-		scopes:        newScopes(),
+		core: &core{
+			settings: settings{clients: recordclient.Clients{Dynamic: kubeClient}},
+			log:      log,
+			config:   config.withDefaults(),
+			queue:    newQueue(),
+		},
+		registry: newRegistry(),
 	}
 	c.configErr = c.config.validate()
 	c.queue.ShutDown() // the queue stays shut down until a run begins
@@ -87,30 +60,14 @@ func NewDynamicController(
 	if c.source == nil {
 		c.source = c.clients
 	}
+	c.settling = newSettling(c.core, c.registry)
+	c.crews.start = func() *crew { return startCrew(c.core, c.registry, c.settling) }
+	c.sessions.start = c.startWatches
 	c.pool = typewatch.NewPool(typewatch.Config{
 		Source: c.source, Log: c.logOf, Observe: c.newObserver(), Transform: c.defaultTransform,
 		Reduce: c.reduce, KindOf: c.kindOf, Progress: c.settling.wake,
 	})
 	return c
-}
-
-// kindOf returns the kind of a type according to the mapper, or an empty one.
-func (c *DynamicController) kindOf(gvr schema.GroupVersionResource) (kind schema.GroupVersionKind) {
-	if c.mapper == nil {
-		return kind
-	}
-	if panicked := protect.Call(func() {
-		if known, err := c.mapper.KindFor(gvr); err == nil {
-			kind = known
-		}
-	}); panicked != nil && !c.mapperPanicked.Swap(true) {
-		c.log.Error(panicked, "REST mapper panicked", keyGVR, nameOf(gvr), keyStack, string(panicked.Stack))
-	}
-	return kind
-}
-
-func (c *DynamicController) logOf(gvr schema.GroupVersionResource) logr.Logger {
-	return c.log.WithValues(keyGVR, nameOf(gvr))
 }
 
 // NewForConfig returns a controller that lists and watches objects without decoding them. Objects are decoded when
@@ -184,7 +141,7 @@ func (c *DynamicController) Enqueue(ids ...ObjectIdentifiers) { c.EnqueueAfter(0
 // the run: the next one reconciles all objects in the cache, and those that were delayed.
 func (c *DynamicController) EnqueueAfter(delay time.Duration, ids ...ObjectIdentifiers) {
 	for _, id := range ids {
-		reg, err := c.registrationOf(id.GVR)
+		reg, err := c.registry.registrationOf(id.GVR)
 		if err != nil {
 			c.log.V(1).Info("Object not enqueued", keyObject, id.String(), keyError, err.Error())
 			continue
@@ -207,18 +164,3 @@ func (c *DynamicController) QueueLen() int { return c.queue.Len() }
 // WatchCount returns the number of watches of served, owned and watched types, including those that are being replaced.
 // A watch that several types share counts once. A watch of n namespaces sends n watch requests.
 func (c *DynamicController) WatchCount() int { return c.pool.Len() }
-
-func (c *DynamicController) registrationOf(gvr schema.GroupVersionResource) (*registration, error) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if reg := c.registrations[gvr]; reg != nil {
-		return reg, nil
-	}
-	return nil, fmt.Errorf("%s: %w", nameOf(gvr), ErrNotServed)
-}
-
-func (c *DynamicController) registered() []*registration {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return slices.Collect(maps.Values(c.registrations))
-}

@@ -14,10 +14,11 @@ import (
 //
 // DrainShard returns nil if no run serves the shard. A run without shards serves the shard with index 0 of 1.
 func (c *DynamicController) DrainShard(ctx context.Context, index, count int) error {
-	r := c.runOf(shards.Shard{Index: index, Count: count})
+	r := c.registry.runOf(shards.Shard{Index: index, Count: count})
 	if r == nil {
 		return nil
 	}
+	c.registry.drain(r, true)
 	idle := r.drain()
 	select {
 	case <-idle:
@@ -30,7 +31,7 @@ func (c *DynamicController) DrainShard(ctx context.Context, index, count int) er
 	default:
 	}
 	var running []string
-	for _, reg := range r.served() {
+	for _, reg := range c.registry.servedBy(r) {
 		running = append(running, reg.runningHandlers()...)
 	}
 	return fmt.Errorf("drain shard %d of %d: %w: %s", index, count, ErrStillRunning, enumerate(running))
@@ -38,20 +39,14 @@ func (c *DynamicController) DrainShard(ctx context.Context, index, count int) er
 
 // ResumeShard ends the effect of [DynamicController.DrainShard].
 func (c *DynamicController) ResumeShard(index, count int) {
-	if r := c.runOf(shards.Shard{Index: index, Count: count}); r != nil {
+	if r := c.registry.runOf(shards.Shard{Index: index, Count: count}); r != nil {
 		r.resume()
+		c.registry.drain(r, false)
 	}
-}
-
-func (c *DynamicController) runOf(scope shards.Shard) *run {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.runs[scope]
 }
 
 // drain prevents further calls. The returned channel is closed when no call is running.
 func (r *run) drain() (idle <-chan struct{}) {
-	r.setDraining(true)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.draining = true
@@ -64,9 +59,8 @@ func (r *run) drain() (idle <-chan struct{}) {
 
 func (r *run) resume() {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.draining, r.idle = false, nil
-	r.mu.Unlock()
-	r.setDraining(false)
 }
 
 // reportIdleLocked is called when a call has ended.
@@ -78,15 +72,5 @@ func (r *run) reportIdleLocked() {
 	case <-r.idle:
 	default:
 		close(r.idle)
-	}
-}
-
-// setDraining makes the queue hold back the objects of the run's registrations, or ends this.
-func (r *run) setDraining(draining bool) {
-	r.controller.mu.Lock()
-	defer r.controller.mu.Unlock()
-	r.drains = draining
-	for reg := range r.registrations {
-		reg.group.Drain(draining)
 	}
 }

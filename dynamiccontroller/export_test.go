@@ -13,17 +13,17 @@ import (
 // Leftovers returns a function. The function describes what the controller still holds for the registration that was
 // the type's current one when Leftovers was called. It returns "" if nothing is left.
 func (c *DynamicController) Leftovers(gvr schema.GroupVersionResource) func() string {
-	reg, err := c.registrationOf(gvr)
+	reg, err := c.registry.registrationOf(gvr)
 	if err != nil {
 		return err.Error
 	}
 	return func() string {
 		queued := reg.group.Stats()
-		inRun := slices.Contains(c.servedByRuns(), reg)
-		c.mu.RLock()
-		_, registered := c.registrations[gvr]
-		_, ending := c.ending[gvr]
-		c.mu.RUnlock()
+		inRun := slices.Contains(c.registry.servedByRuns(), reg)
+		c.registry.mu.RLock()
+		_, registered := c.registry.types[gvr]
+		_, ending := c.registry.ending[gvr]
+		c.registry.mu.RUnlock()
 		reg.mu.Lock()
 		defer reg.mu.Unlock()
 		kept := len(reg.running) + reg.attempts.Len() + reg.active
@@ -43,7 +43,7 @@ func (c *DynamicController) WatchesOf(gvr schema.GroupVersionResource) int {
 
 // AddWatchesLate calls AddWatches. It calls the function stop once AddWatches has found the registration.
 func (c *DynamicController) AddWatchesLate(gvr schema.GroupVersionResource, stop func(), watches ...Watch) error {
-	reg, err := c.registrationOf(gvr)
+	reg, err := c.registry.registrationOf(gvr)
 	if err != nil {
 		return err
 	}
@@ -55,15 +55,15 @@ func (c *DynamicController) AddWatchesLate(gvr schema.GroupVersionResource, stop
 	return <-reg.feed.AddWatches(sources, feed.Caller{})
 }
 
-// HoldReadLock locks the controller's lock for reading until unlock is called.
+// HoldReadLock locks the registry for reading until unlock is called.
 func (c *DynamicController) HoldReadLock() (unlock func()) {
-	c.mu.RLock()
-	return c.mu.RUnlock
+	c.registry.mu.RLock()
+	return c.registry.mu.RUnlock
 }
 
 // BlockChanges makes later changes to the watches of a type wait until unblock is called.
 func (c *DynamicController) BlockChanges(gvr schema.GroupVersionResource) (unblock func()) {
-	reg, err := c.registrationOf(gvr)
+	reg, err := c.registry.registrationOf(gvr)
 	if err != nil {
 		return func() {}
 	}

@@ -59,7 +59,7 @@ type Lister interface {
 // and the lister's methods return an error. Listers are safe for concurrent use, and may be used by handlers,
 // predicates and MapFuncs.
 func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, error) {
-	reg, err := c.registrationOf(gvr)
+	reg, err := c.registry.registrationOf(gvr)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key
 		}
 		return typewatch.View{}, fmt.Errorf("%s of %s: %w", key.name(), nameOf(gvr), ErrNotServed)
 	}
-	if reg, err := c.registrationOf(gvr); err != nil || reg.feed.Secondary(feed.Key(key)) == nil {
+	if reg, err := c.registry.registrationOf(gvr); err != nil || reg.feed.Secondary(feed.Key(key)) == nil {
 		return nil, fmt.Errorf("%s of %s: %w", key.name(), nameOf(gvr), ErrNotServed)
 	}
 	return secondaryLister{lister: lister{gvr: key.GVR, find: find}, controllerOnly: key.Owned && !key.EveryOwner}, nil
@@ -116,14 +116,12 @@ func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key
 
 // readable returns the registration of a type, or an error if the type is not served or belongs to another shard.
 func (c *DynamicController) readable(gvr schema.GroupVersionResource) (*registration, error) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	reg := c.registrations[gvr]
-	switch {
-	case reg == nil:
-		return nil, fmt.Errorf("%s: %w", nameOf(gvr), ErrNotServed)
-	case !reg.watched:
-		return nil, fmt.Errorf("read %s from the cache: %w", nameOf(gvr), ErrOtherShard)
+	reg, watched, err := c.registry.lookUp(gvr)
+	if err == nil && !watched {
+		err = fmt.Errorf("read %s from the cache: %w", nameOf(gvr), ErrOtherShard)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return reg, nil
 }

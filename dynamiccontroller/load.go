@@ -19,11 +19,11 @@ import (
 func (c *DynamicController) ShardLoad(index, count int) (
 	objects int, busy time.Duration, changes int64, ok bool,
 ) {
-	r := c.runOf(shards.Shard{Index: index, Count: count})
+	r := c.registry.runOf(shards.Shard{Index: index, Count: count})
 	if r == nil {
 		return 0, 0, 0, false
 	}
-	regs := r.served()
+	regs := c.registry.servedBy(r)
 	counted := map[WatchKey]struct{}{}
 	for _, reg := range regs {
 		objects += reg.feed.Primary().View().Store().Len()

@@ -46,7 +46,7 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 	} else if failed || outcome == OutcomeTerminal {
 		failures = r.attempts.Failed(key, got.err.Error())
 	}
-	if limit := r.controller.config.maxRetries(); failed && limit >= 0 && failures > limit {
+	if limit := r.config.maxRetries(); failed && limit >= 0 && failures > limit {
 		outcome = OutcomeParked
 	}
 	switch outcome {
@@ -67,7 +67,7 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 		}
 		log.V(1).Info("Requeued", keyReason, got.err.Error())
 	case OutcomeInterrupted:
-		delay := min(interruptedDelay, r.controller.config.MaxRetryDelay)
+		delay := min(interruptedDelay, r.config.MaxRetryDelay)
 		if hasEnded(ctx) {
 			delay = 0
 		}
@@ -86,7 +86,7 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 			r.log.V(1).Info("Parked object is not in the cache, dropped", keyObject, dropped)
 		}
 		log.Error(got.err, "Reconcile failed, object parked", keyFailures, failures)
-		if notify := r.controller.parked; notify != nil {
+		if notify := r.parked; notify != nil {
 			callUserCode(log, "Parked function panicked", func() { notify(id) })
 		}
 	}

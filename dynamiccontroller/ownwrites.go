@@ -19,11 +19,12 @@ import (
 //	run begins ──────▶ Hold ───┘    Config.MaxWriteLag has passed ──┼─▶ Done
 //	                                the run or the type has ended ──┘
 type ownWrites struct {
-	reg     *registration
-	run     *run
-	id      ObjectIdentifiers
-	made    []writes.Write
-	unknown []unknownWrite
+	reg      *registration
+	run      *run
+	registry *registry // has the standalone watches
+	id       ObjectIdentifiers
+	made     []writes.Write
+	unknown  []unknownWrite
 	// outcomes are the unknown writes that have been read from the API server, nil until then.
 	outcomes atomic.Pointer[[]writes.Write]
 	over     atomic.Bool
@@ -52,46 +53,6 @@ func (m *missing) isLacking() bool {
 	return m.in != nil && m.in.Lacks(m.write, m.write.History, &m.mark)
 }
 
-// finish is called when a handler call has returned, or was not made. It calls the queue's Done, at once or when the
-// caches contain the call's writes.
-func (c *DynamicController) finish(id ObjectIdentifiers, in *run, made *call) {
-	w := c.ownWritesOf(id, in, made)
-	if w == nil || !w.isMissing() || !c.queue.Settle(id) {
-		c.queue.Done(id)
-		return
-	}
-	w.wait()
-}
-
-// ownWritesOf returns the writes of a call to the API server of the controller, or nil. It adds them to the ledger.
-func (c *DynamicController) ownWritesOf(id ObjectIdentifiers, in *run, made *call) *ownWrites {
-	if made == nil || c.config.MaxWriteLag < 0 {
-		return nil
-	}
-	all, unknown := made.writes.Take()
-	all = slices.DeleteFunc(all, func(w writes.Write) bool { return !c.isServer(w.Server) })
-	unknown = slices.DeleteFunc(unknown, func(t writes.Target) bool { return !c.isServer(t.Server) })
-	if len(all) == 0 && len(unknown) == 0 {
-		return nil
-	}
-	c.setHistories(all)
-	written := writes.Call{Resource: id.GVR.GroupResource(), Object: id.NamespacedKey, Writes: all, Unknown: unknown}
-	in.ledger.Add(written)
-	w := c.newOwnWrites(made.reg, in, id)
-	w.add(written)
-	return w
-}
-
-func (c *DynamicController) setHistories(made []writes.Write) {
-	for i := range made {
-		made[i].History = c.pool.HistoryOf(made[i].Resource.Group)
-	}
-}
-
-func (c *DynamicController) newOwnWrites(reg *registration, in *run, id ObjectIdentifiers) *ownWrites {
-	return &ownWrites{reg: reg, run: in, id: id, limit: time.Now().Add(c.config.MaxWriteLag)}
-}
-
 // add adds the writes of a call.
 func (w *ownWrites) add(written writes.Call) {
 	w.made = append(w.made, written.Writes...)
@@ -101,39 +62,6 @@ func (w *ownWrites) add(written writes.Call) {
 			w.unknown = append(w.unknown, u)
 		}
 	}
-}
-
-// wait ends the wait when the caches contain the writes, or the limit has been reached. The queue must hold the object.
-func (w *ownWrites) wait() {
-	if w.reg.controller.settling.add(w) && len(w.unknown) > 0 {
-		w.run.read(w.read)
-	}
-}
-
-// isServer reports whether writes to a server are in the caches. Servers that are not known are assumed to be the same.
-func (c *DynamicController) isServer(server string) bool {
-	return server == "" || c.server == "" || server == c.server
-}
-
-// read reads the unknown writes once.
-func (w *ownWrites) read() {
-	if w.over.Load() {
-		return
-	}
-	c := w.reg.controller
-	ctx, cancel := context.WithTimeout(w.run.base, c.config.MaxWriteLag)
-	defer cancel()
-	outcomes := []writes.Write{}
-	for _, u := range w.unknown {
-		callUserCode(w.reg.log.WithValues(keyObject, w.id.NamespacedKey), "A client panicked", func() {
-			if write, err := u.in.Read(ctx, u.Target); err == nil {
-				outcomes = append(outcomes, write)
-			}
-		})
-	}
-	c.setHistories(outcomes)
-	w.outcomes.Store(&outcomes)
-	c.settling.wake()
 }
 
 // isMissing reports whether a cache that the type reads lacks a write. The caches are looked up each time, because a
@@ -166,11 +94,7 @@ func (w *ownWrites) findCache(accepts func(*typewatch.Subscription) bool) *typew
 			return s
 		}
 	}
-	c := w.reg.controller
-	c.mu.RLock()
-	standalone := c.standalone
-	c.mu.RUnlock()
-	for _, s := range standalone {
+	for _, s := range w.registry.standaloneWatches() {
 		if accepts(s.sub) {
 			return s.sub
 		}
@@ -181,7 +105,7 @@ func (w *ownWrites) findCache(accepts func(*typewatch.Subscription) bool) *typew
 // end allows the queue to hand out the object again.
 func (w *ownWrites) end() {
 	if !w.over.Swap(true) {
-		w.reg.controller.queue.Done(w.id)
+		w.reg.queue.Done(w.id)
 	}
 }
 
@@ -193,7 +117,7 @@ func (w *ownWrites) check(now time.Time) (lagged bool) {
 		w.end()
 	case w.fromSync: // the first list can take longer than the limit, and no object is reconciled before
 		w.fromSync = !w.reg.feed.Primary().View().HasSynced()
-		w.limit = now.Add(w.reg.controller.config.MaxWriteLag)
+		w.limit = now.Add(w.reg.config.MaxWriteLag)
 	case now.Before(w.limit):
 	default:
 		w.end()
@@ -202,13 +126,23 @@ func (w *ownWrites) check(now time.Time) (lagged bool) {
 	return false
 }
 
-// countWriteLag counts that an object is reconciled although a cache lacks a write. The first time, it logs which one.
-func (r *registration) countWriteLag(w *ownWrites) {
-	if r.writeLags.Add(1) > 1 {
+// readUnknown reads the objects of the unknown writes once.
+func (w *ownWrites) readUnknown() {
+	if w.over.Load() {
 		return
 	}
-	r.log.Info("A cache lacks a write of a handler. The object is reconciled nevertheless. Further cases are only counted",
-		keyObject, w.id.NamespacedKey, keyResource, w.lacking().String(), keyLimit, r.controller.config.MaxWriteLag.String())
+	ctx, cancel := context.WithTimeout(w.run.base, w.reg.config.MaxWriteLag)
+	defer cancel()
+	outcomes := []writes.Write{}
+	for _, u := range w.unknown {
+		callUserCode(w.reg.log.WithValues(keyObject, w.id.NamespacedKey), "A client panicked", func() {
+			if write, err := u.in.Read(ctx, u.Target); err == nil {
+				outcomes = append(outcomes, write)
+			}
+		})
+	}
+	w.reg.setHistories(outcomes)
+	w.outcomes.Store(&outcomes)
 }
 
 // lacking returns the type of the write that is missing, or of one whose outcome has not been read yet.
@@ -217,23 +151,4 @@ func (w *ownWrites) lacking() schema.GroupResource {
 		return w.unknown[0].Resource
 	}
 	return w.missing.write.Resource
-}
-
-// reportWriteLags reports to the metrics, unless Metrics.Forget can have been called.
-func (r *registration) reportWriteLags(n int) {
-	metrics := r.controller.metrics
-	if metrics == nil {
-		return
-	}
-	r.mu.Lock()
-	if r.closed {
-		r.mu.Unlock()
-		return
-	}
-	r.active++
-	r.mu.Unlock()
-	defer r.release()
-	for range n {
-		callUserCode(r.log, "Metrics panicked", func() { metrics.WriteLagged(r.gvr) })
-	}
 }

@@ -92,6 +92,11 @@ func (r *registration) addAfter(kind CauseKind, key string, d time.Duration) {
 	}
 }
 
+// addInterrupted adds a key whose call did not begin, because its run was over, to the live lane after a short delay.
+func (r *registration) addInterrupted(key string, kinds CauseKind) {
+	r.addAfter(CauseInterrupted|kinds, key, min(interruptedDelay, r.config.MaxRetryDelay))
+}
+
 // keepAbsent makes the next run reconcile the keys that are not in the cache. It reconciles all others anyway.
 func (r *registration) keepAbsent(keys ...string) {
 	store := r.feed.Store()
@@ -188,7 +193,7 @@ type checkedLimiter struct {
 }
 
 func (l checkedLimiter) When(id ObjectIdentifiers) (delay time.Duration) {
-	config := &l.reg.controller.config
+	config := &l.reg.config
 	if !callUserCode(l.reg.log, "Rate limiter panicked", func() { delay = l.limiter.When(id) }) {
 		return config.MaxRetryDelay
 	}

@@ -23,10 +23,12 @@ import (
 // controller's runs and across changes of the type's handler. It counts the calls to the handler, and ends when it is
 // closed and neither a call nor its feed is running any more.
 type registration struct {
-	controller *DynamicController
-	gvr        schema.GroupVersionResource
-	shard      atomic.Pointer[shards.Shard] // see indexAmong
-	log        logr.Logger
+	*core
+	gvr   schema.GroupVersionResource
+	shard atomic.Pointer[shards.Shard] // see indexAmong
+	log   logr.Logger                  // of the type
+	// forget is called when the registration has ended. It closes ended.
+	forget func()
 	// group is not shared with an earlier or later registration of the same GVR, so that a handler that returns late
 	// does not affect another registration.
 	group    group
@@ -36,10 +38,6 @@ type registration struct {
 	feed     *feed.Feed
 	// metricsForgotten, if not nil, is closed when Metrics.Forget has returned for an earlier registration.
 	metricsForgotten <-chan struct{}
-	forgetting       bool // Metrics.Forget has been called; guarded by the controller's lock
-	// narrowed is the shard to which watches with a bucket label are narrowed; guarded by the controller's lock.
-	narrowed shards.Shard
-	watched  bool // whether the type is active; see scopes; guarded by the controller's lock
 
 	writeLags atomic.Int64 // waits for own writes that have reached Config.MaxWriteLag
 
@@ -60,25 +58,43 @@ type registration struct {
 	closed        bool
 }
 
-// newRegistration returns a registration without a group. The caller must open the group.
-func newRegistration(c *DynamicController, options *serveOptions) *registration {
+// newRegistration returns a registration without a group and a feed. The caller must open it. The function forget is
+// called once, when the registration has ended.
+func newRegistration(
+	c *core, gvr schema.GroupVersionResource, metricsForgotten <-chan struct{}, forget func(*registration),
+) *registration {
 	reg := &registration{
-		controller: c,
-		gvr:        options.gvr,
-		log:        c.logOf(options.gvr),
-		attempts:   attempts.NewTable(),
-		stopped:    make(chan struct{}),
-		ended:      make(chan struct{}),
-		running:    map[string]time.Time{},
+		core:             c,
+		gvr:              gvr,
+		log:              c.logOf(gvr),
+		attempts:         attempts.NewTable(),
+		metricsForgotten: metricsForgotten,
+		stopped:          make(chan struct{}),
+		ended:            make(chan struct{}),
+		running:          map[string]time.Time{},
+	}
+	reg.forget = func() {
+		defer close(reg.ended)
+		forget(reg)
 	}
 	reg.backoff = attempts.NewBackoff(reg.attempts, c.config.MinRetryDelay, c.config.MaxRetryDelay)
 	return reg
 }
 
-// enter makes r the run that serves the registration. It sets lifetime to a new child of the run's base context and
+// open opens the group, which no run serves yet, and starts the feed. It must be called once. Once the subscriptions
+// have been made, done is closed.
+func (r *registration) open(first *serveOptions, active bool, narrowed shards.Shard) (done <-chan struct{}) {
+	r.options.Store(first)
+	r.group = r.queue.Open(r.gvr, served{reg: r}, r.queueOptions(first))
+	r.group.Stop() // until a run serves it
+	r.feed = feed.New(r.pool, r.log, r, r.feedOptions(first), active, narrowed)
+	return r.feed.Start()
+}
+
+// enter sets the run that serves the registration. It sets lifetime to a new child of the run's base context and
 // returns it.
-func (r *registration) enter(run *run) context.Context {
-	ctx, cancel := context.WithCancelCause(run.base)
+func (r *registration) enter(run *run, base context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(base)
 	r.mu.Lock()
 	r.run, r.lifetime, r.cancel, r.spent = run, ctx, cancel, 0
 	closed := r.closed
@@ -93,6 +109,7 @@ func (r *registration) enter(run *run) context.Context {
 type call struct {
 	context.Context // of the run and the registration
 
+	core    *core
 	reg     *registration
 	options *serveOptions // in effect when the handler was called
 	key     string
@@ -104,7 +121,7 @@ type call struct {
 // controller, because a handler can pass its context to another controller.
 func (c *call) Value(key any) any {
 	switch key {
-	case callKey{c.reg.controller}:
+	case callKey{c.core}:
 		return c
 	case writes.Key{}:
 		return &c.writes
@@ -112,13 +129,7 @@ func (c *call) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-type callKey struct{ controller *DynamicController }
-
-// callOf returns the handler call to which a context belongs, or nil.
-func (c *DynamicController) callOf(ctx context.Context) *call {
-	made, _ := ctx.Value(callKey{c}).(*call)
-	return made
-}
+type callKey struct{ core *core }
 
 // beginCall registers a call to the handler. It returns nil if the handler must not be called, because the registration
 // is closed or another run serves it. Otherwise, the caller must call the handler and then endCall.
@@ -132,7 +143,8 @@ func (r *registration) beginCall(in *run, key string, cause queueCause) *call {
 	r.running[key] = time.Now()
 	failures, kept := r.attempts.Started(key)
 	return &call{
-		Context: r.lifetime, reg: r, options: r.options.Load(), key: key, cause: newCause(cause, failures, kept),
+		Context: r.lifetime, core: r.core, reg: r, options: r.options.Load(), key: key,
+		cause: newCause(cause, failures, kept),
 	}
 }
 
@@ -143,7 +155,7 @@ func (r *registration) endCall(made *call, queued time.Duration, outcome Outcome
 		GVR: r.gvr, Outcome: outcome, Cause: made.cause, Queued: queued, Took: time.Since(r.running[made.key]), Err: err,
 	}
 	r.mu.Unlock()
-	if metrics := r.controller.metrics; metrics != nil {
+	if metrics := r.metrics; metrics != nil {
 		if r.metricsForgotten != nil {
 			<-r.metricsForgotten
 		}
@@ -184,35 +196,12 @@ func (r *registration) close() {
 	if cancel != nil {
 		cancel(ErrServingStopped)
 	}
-	r.controller.settling.endOf(func(w *ownWrites) bool { return w.reg == r })
 	r.attempts.Close()
 	r.feed.Close()
 	go func() {
 		<-r.feed.Ended()
 		r.release()
 	}()
-}
-
-// forget removes a registration that has ended, and closes r.ended. For the type's last registration, it calls
-// Metrics.Forget first.
-func (r *registration) forget() {
-	defer close(r.ended)
-	c := r.controller
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.metrics != nil && c.registrations[r.gvr] == nil && len(c.ending[r.gvr]) == 1 {
-		r.forgetting = true
-		c.mu.Unlock()
-		callUserCode(r.log, "Metrics panicked", func() { c.metrics.Forget(r.gvr) })
-		c.mu.Lock()
-	}
-	ending := slices.DeleteFunc(c.ending[r.gvr], func(other *registration) bool { return other == r })
-	if c.ending[r.gvr] = ending; len(ending) == 0 {
-		delete(c.ending, r.gvr)
-	}
-	for run := range c.runs.all() {
-		delete(run.registrations, r)
-	}
 }
 
 // runningHandlers describes the running handler calls, oldest first.
@@ -239,6 +228,34 @@ func (r *registration) stillActive() []string {
 		names = append(names, "Metrics.Forget for "+nameOf(r.gvr))
 	}
 	return names
+}
+
+// countWriteLag counts that an object is reconciled although a cache lacks a write. The first time, it logs which one.
+func (r *registration) countWriteLag(key string, lacking schema.GroupResource) {
+	if r.writeLags.Add(1) > 1 {
+		return
+	}
+	r.log.Info("A cache lacks a write of a handler. The object is reconciled nevertheless. Further cases are only counted",
+		keyObject, key, keyResource, lacking.String(), keyLimit, r.config.MaxWriteLag.String())
+}
+
+// reportWriteLags reports to the metrics, unless Metrics.Forget can have been called.
+func (r *registration) reportWriteLags(n int) {
+	metrics := r.metrics
+	if metrics == nil {
+		return
+	}
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return
+	}
+	r.active++
+	r.mu.Unlock()
+	defer r.release()
+	for range n {
+		callUserCode(r.log, "Metrics panicked", func() { metrics.WriteLagged(r.gvr) })
+	}
 }
 
 // enumerate joins the names and truncates a long list.

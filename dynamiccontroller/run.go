@@ -3,8 +3,6 @@ package dynamiccontroller
 import (
 	"context"
 	"fmt"
-	"iter"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,13 +30,13 @@ type served struct {
 	run *run // nil until the first run
 }
 
-// run is one call to Run: the context of its handlers, and the registrations that it serves. Several runs can exist if
-// they serve different shards. A run ends when its calls have returned, or after Config.ShutdownTimeout. It does not
-// stop the queue or the workers, which other runs use.
+// run is one call to Run: the context of its handlers, and their calls. Several runs can exist if they serve different
+// shards. A run ends when its calls have returned, or after Config.ShutdownTimeout. It does not stop the queue or the
+// workers, which other runs use. The registry has the registrations that a run serves.
 type run struct {
-	controller *DynamicController
-	scope      shards.Shard
-	crew       *crew
+	core  *core
+	scope shards.Shard
+	crew  *crew
 	// lifetime is the context that RunContext returns. It is cancelled when all handlers have returned.
 	lifetime context.Context
 	finish   context.CancelFunc
@@ -48,50 +46,21 @@ type run struct {
 	// isOver reports whether Run's context has been cancelled. It checks that context directly, because a context with its
 	// own deadline check, such as one from package replica, can expire before its children are cancelled.
 	isOver func() bool
-	// ending is set, under the controller's lock, before the registrations are detached, so that no others are attached
-	// afterwards.
-	ending        atomic.Bool
-	registrations map[*registration]struct{} // guarded by the controller's lock
-	drains        bool                       // see DrainShard; guarded by the controller's lock
-	// replays deliver the existing objects of the standalone watches that existed when the run began.
-	replays map[*StandaloneWatch]*replay
-	ledger  *writes.Ledger // of calls before the run, and in it
-	reading chan struct{}  // has room for the reads that can run at once
+	// ending is set before the registrations are detached, so that no others are attached afterwards.
+	ending  atomic.Bool
+	watches []*StandaloneWatch // those that existed when the run began
+	ledger  *writes.Ledger     // of calls before the run, and in it
+	reading chan struct{}      // has room for the reads that can run at once
 	meter   meter
 
-	mu       sync.Mutex           // guards the fields below
-	calls    map[*worker]struct{} // workers that are calling a handler
-	ended    bool                 // no more calls begin
-	draining bool                 // no more calls begin until the run is resumed
-	idle     chan struct{}        // closed when no call is running while the run is draining; nil otherwise
-	reads    sync.WaitGroup       // of objects whose state is unknown after a call; none begins after ended was set
-	done     chan struct{}        // closed when the run has ended and all calls have returned
+	mu       sync.Mutex       // guards the fields below
+	calls    map[*worker]bool // workers that are calling a handler, and whether they have been replaced
+	ended    bool             // no more calls begin
+	draining bool             // no more calls begin until the run is resumed
+	idle     chan struct{}    // closed when no call is running while the run is draining; nil otherwise
+	reads    sync.WaitGroup   // of objects whose state is unknown after a call; none begins after ended was set
+	done     chan struct{}    // closed when the run has ended and all calls have returned
 }
-
-// runs holds the current runs. Their scopes are disjoint.
-type runs map[shards.Shard]*run
-
-// add adds a run, unless its scope overlaps with that of another one.
-func (r runs) add(next *run) error {
-	if overlaps(r, next.scope) {
-		return ErrAlreadyRunning
-	}
-	r[next.scope] = next
-	return nil
-}
-
-// of returns the run that serves a registration, or nil.
-func (r runs) of(reg *registration) *run {
-	for scope := range r { // all scopes have the same count
-		if scope.Count > 1 {
-			scope.Index = reg.indexAmong(scope.Count)
-		}
-		return r[scope]
-	}
-	return nil
-}
-
-func (r runs) all() iter.Seq[*run] { return maps.Values(r) }
 
 // runKey is the context key for the run that calls a handler.
 type runKey struct{}
@@ -119,7 +88,7 @@ func RunContext(ctx context.Context) context.Context {
 // For contexts that are not derived from a handler's context, HistoryOf returns zero.
 func HistoryOf(ctx context.Context) int64 {
 	if r, ok := ctx.Value(runKey{}).(*run); ok {
-		return r.controller.pool.History()
+		return r.core.pool.History()
 	}
 	return 0
 }
@@ -156,9 +125,9 @@ func (c *DynamicController) run(ctx context.Context) error {
 		return err
 	}
 	r := &run{
-		controller: c, scope: scope, isOver: func() bool { return ctx.Err() != nil },
+		core: c.core, scope: scope, isOver: func() bool { return ctx.Err() != nil },
 		ledger: c.ledgerFrom(ctx), reading: make(chan struct{}, c.config.Workers),
-		calls: map[*worker]struct{}{}, done: make(chan struct{}), meter: meter{began: time.Now()},
+		calls: map[*worker]bool{}, done: make(chan struct{}), meter: meter{began: time.Now()},
 	}
 	// Handlers can continue for up to ShutdownTimeout after ctx has been cancelled.
 	lifetime, finish := context.WithCancel(context.WithoutCancel(ctx))
@@ -173,15 +142,12 @@ func (c *DynamicController) run(ctx context.Context) error {
 		return err
 	}
 	go releaseAfter(attached, release)
-	for w, p := range r.replays {
-		w.attach(r, p)
-	}
 	// Attach registrations before the watches start, because the first list detects deletions since the last run.
-	releaseWatches := c.acquireWatches(ctx, attached)
+	releaseWatches := c.sessions.acquire(ctx, attached)
 
 	<-ctx.Done()
 	r.cancel(fmt.Errorf("%w: %w", ErrRunEnded, context.Cause(ctx)))
-	if left, returned := r.end(releaseWatches); len(left) > 0 {
+	if left, returned := c.endRun(r, releaseWatches); len(left) > 0 {
 		return &leftRunning{fmt.Errorf("%w %s after the context was cancelled: %s", ErrStillRunning,
 			c.config.ShutdownTimeout, enumerate(left)), returned}
 	}
@@ -216,48 +182,35 @@ func releaseAfter(attached []<-chan struct{}, release func()) {
 // beginRun adds r to the current runs, and starts the workers unless another run has. The returned channels are closed
 // once the existing registrations have been attached. StartServingGVK attaches later ones.
 func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.runs.add(r); err != nil {
-		return nil, err
+	var replays map[*StandaloneWatch]*replay
+	begin := func() {
+		replays = newReplays(r.watches)
+		r.crew = c.crews.join() // before attaching, which would otherwise delay the first reconcile
 	}
-	c.enterScopeLocked(r.scope)
-	r.registrations, r.replays = map[*registration]struct{}{}, map[*StandaloneWatch]*replay{}
-	for _, w := range c.standalone {
-		r.replays[w] = &replay{}
+	attached, err = c.registry.beginRun(r, begin, func(r *run, reg *registration) <-chan struct{} {
+		return c.attach(r, reg, replays)
+	})
+	for w, p := range replays {
+		w.attach(r, p)
 	}
-	for _, reg := range c.typesOfLocked(r.scope) {
-		r.serveLocked(reg)
-	}
-	r.crew = c.joinCrewLocked() // before attaching, which would otherwise delay the first reconcile
-	for reg := range r.registrations {
-		attached = append(attached, r.attach(reg, r.replays))
-	}
-	return attached, nil
-}
-
-// serveLocked makes the run serve a registration. The controller's lock must be held. The caller must then attach the
-// registration, which resumes its group.
-func (r *run) serveLocked(reg *registration) {
-	reg.group.Pause() // until its initial sync is done
-	reg.group.Drain(r.drains)
-	reg.group.Start(served{reg, r})
-	r.registrations[reg] = struct{}{}
+	return attached, err
 }
 
 // attach starts the delivery of a registration's objects to the queue. The returned channel is closed when it has
 // begun. If the run has just begun, the initial sync also waits for the standalone watches.
-func (r *run) attach(reg *registration, replays map[*StandaloneWatch]*replay) (attached <-chan struct{}) {
+func (c *DynamicController) attach(
+	r *run, reg *registration, replays map[*StandaloneWatch]*replay,
+) (attached <-chan struct{}) {
 	others := make([]*typewatch.Subscription, 0, len(replays))
 	for w := range replays {
 		others = append(others, w.sub)
 	}
 	return reg.feed.Attach(others, func() context.Context {
-		ctx := reg.enter(r)
+		ctx := reg.enter(r, r.base)
 		if r.ending.Load() {
 			return nil
 		}
-		r.holdWritten(reg)
+		c.settling.hold(r, reg)
 		reg.AddExisting(reg.attempts.Keys())
 		for w, p := range replays {
 			p.then(func() { reg.feed.Finish(w.sub) })
@@ -276,18 +229,21 @@ func (r *run) beginCall(w *worker) bool {
 	if r.ended || r.draining {
 		return false
 	}
-	r.calls[w] = struct{}{}
+	r.calls[w] = false
 	return true
 }
 
-func (r *run) endCall(w *worker) {
+// endCall reports whether the worker has been replaced.
+func (r *run) endCall(w *worker) (replaced bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	replaced = r.calls[w]
 	delete(r.calls, w)
 	r.reportIdleLocked()
 	if r.ended && len(r.calls) == 0 {
 		close(r.done)
 	}
+	return replaced
 }
 
 // read calls f in a goroutine, unless the run has ended. As many can run at once as there are workers.
@@ -327,34 +283,36 @@ func (r *run) endCalls() (returned <-chan struct{}) {
 func (r *run) replaceWorkers() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for w := range r.calls {
-		if !w.replaced {
-			w.replaced = true
-			r.crew.startWorker()
-			r.crew.exited.Done()
+	for w, replaced := range r.calls {
+		if !replaced {
+			r.calls[w] = true
+			r.crew.replaceWorker()
 		}
 	}
 }
 
-// end stops the calls, the watches and the event handlers, in that order, so that running handlers can still read the
+// endRun stops the calls, the watches and the event handlers, in that order, so that running handlers can still read the
 // caches. It waits for at most ShutdownTimeout. If the handlers use up that time, it waits up to one second longer for
 // the watches and the event handlers. It returns descriptions of everything that is still running, and a channel that
 // is closed when it has returned; nil if there is nothing. The run remains current until the watches and the event
 // handlers have ended.
-func (r *run) end(releaseWatches func()) (left []string, all <-chan struct{}) {
-	c := r.controller
-	r.stopGroups()
+func (c *DynamicController) endRun(r *run, releaseWatches func()) (left []string, all <-chan struct{}) {
+	c.registry.beginEnd(r)
+	for _, reg := range c.registry.servedBy(r) {
+		// The queue drops the waiting objects. Those that are not in the cache are kept for the next run.
+		reg.keepAbsent(reg.group.Stop()...)
+	}
 	timeout, stopTimer := withLimit(c.config.ShutdownTimeout)
 	defer stopTimer()
 	calls := r.endCalls()
-	c.settling.endOf(func(w *ownWrites) bool { return w.run == r })
+	c.settling.endOfRun(r)
 	returned := closedAfter(func() {
 		<-calls
 		r.reads.Wait()
 		r.finish()
 	})
 	if !await(timeout, returned) {
-		for _, reg := range r.served() {
+		for _, reg := range c.registry.servedBy(r) {
 			left = append(left, reg.runningHandlers()...)
 		}
 		r.replaceWorkers()
@@ -362,37 +320,28 @@ func (r *run) end(releaseWatches func()) (left []string, all <-chan struct{}) {
 		timeout, stopGrace = withLimit(min(c.config.ShutdownTimeout, time.Second))
 		defer stopGrace()
 	}
-	exited := r.crew.leave()
+	exited := c.crews.leave()
 	released := make(chan struct{})
-	var dropped []activity // guarded by the controller's lock
+	var dropped atomic.Pointer[[]activity]
 	var pending []activity // set before released is closed
 	ended := closedAfter(func() {
 		<-exited
-		c.mu.Lock()
-		dropped = c.leaveScopeLocked(r.scope)
-		pending = slices.Clone(dropped)
-		c.mu.Unlock()
+		pending = c.registry.leaveScope(r.scope)
+		watches := slices.Clone(pending)
+		dropped.Store(&watches)
 		releaseWatches()
-		for _, reg := range r.served() {
-			pending = append(pending, activity{"a predicate or MapFunc of " + nameOf(reg.gvr), reg.feed.Detach()})
-		}
-		for _, w := range c.StandaloneWatches() {
-			done := closedAfter(func() { w.detach(r) })
-			pending = append(pending, activity{"a function of the standalone watch on " + nameOf(w.key.GVR), done})
-		}
+		pending = append(pending, c.detach(r)...)
 		close(released)
 		for _, p := range pending {
 			<-p.done
 		}
-		c.forgetInactive(r.scope)
-		c.mu.Lock()
-		delete(c.runs, r.scope)
-		c.mu.Unlock()
+		c.registry.forgetInactive(r.scope)
+		c.registry.endRun(r)
 	})
 	switch {
 	case await(timeout, ended):
 	case !await(timeout, released):
-		left = append(left, c.runningWatches(&dropped)...)
+		left = append(left, c.runningWatches(dropped.Load())...)
 	default:
 		for _, p := range pending {
 			if !await(timeout, p.done) {
@@ -409,59 +358,32 @@ func (r *run) end(releaseWatches func()) (left []string, all <-chan struct{}) {
 	return left, all
 }
 
+// detach ends the delivery of objects to a run. It returns the functions that can still be running.
+func (c *DynamicController) detach(r *run) (pending []activity) {
+	for _, reg := range c.registry.servedBy(r) {
+		pending = append(pending, activity{"a predicate or MapFunc of " + nameOf(reg.gvr), reg.feed.Detach()})
+	}
+	for _, w := range c.registry.standaloneWatches() {
+		done := closedAfter(func() { w.detach(r) })
+		pending = append(pending, activity{"a function of the standalone watch on " + nameOf(w.key.GVR), done})
+	}
+	return pending
+}
+
 // runningWatches describes the watches that have not stopped: those that are running, and those that were dropped.
 func (c *DynamicController) runningWatches(dropped *[]activity) (running []string) {
 	for _, gvr := range c.pool.Running() {
 		running = append(running, "the watch of "+nameOf(gvr))
 	}
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for _, watch := range *dropped {
-		if !typewatch.IsClosed(watch.done) {
-			running = append(running, watch.description)
+	if dropped != nil {
+		for _, watch := range *dropped {
+			if !typewatch.IsClosed(watch.done) {
+				running = append(running, watch.description)
+			}
 		}
 	}
 	if len(running) == 0 {
 		return []string{"TypeEvents or an unused watch"}
 	}
 	return running
-}
-
-// stopGroups makes the queue drop the waiting objects of the run's registrations. Those that are not in the cache are
-// kept for the next run.
-func (r *run) stopGroups() {
-	c := r.controller
-	c.mu.Lock()
-	r.ending.Store(true)
-	c.mu.Unlock()
-	for _, reg := range r.served() {
-		reg.keepAbsent(reg.group.Stop()...)
-	}
-}
-
-// served returns the registrations of the run, including closed ones that have not ended.
-func (r *run) served() []*registration {
-	r.controller.mu.RLock()
-	defer r.controller.mu.RUnlock()
-	return slices.Collect(maps.Keys(r.registrations))
-}
-
-// isServedByRun reports whether a run serves the registration, even if the run is ending.
-func (c *DynamicController) isServedByRun(reg *registration) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.runs.of(reg) != nil
-}
-
-// servedByRuns returns the registrations of all runs that are not ending.
-func (c *DynamicController) servedByRuns() (all []*registration) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for r := range c.runs.all() {
-		if r.ending.Load() {
-			continue
-		}
-		all = slices.AppendSeq(all, maps.Keys(r.registrations))
-	}
-	return all
 }

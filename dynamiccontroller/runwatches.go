@@ -3,7 +3,7 @@ package dynamiccontroller
 import (
 	"context"
 	"fmt"
-	"slices"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -34,27 +34,18 @@ func (c *DynamicController) runWatches(ctx context.Context) error {
 	if err := validateShard(scope); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	if overlaps(c.watching, scope) {
-		c.mu.Unlock()
-		return ErrAlreadyRunning
+	if err := c.registry.beginWatches(scope); err != nil {
+		return err
 	}
-	c.watching[scope] = struct{}{}
-	c.enterScopeLocked(scope)
-	c.mu.Unlock()
-	release := c.acquireWatches(ctx, nil)
+	release := c.sessions.acquire(ctx, nil)
 	<-ctx.Done()
-	c.mu.Lock()
-	dropped := c.leaveScopeLocked(scope)
-	c.mu.Unlock()
+	dropped := c.registry.leaveScope(scope)
 	release()
 	for _, watches := range dropped {
 		<-watches.done
 	}
-	c.forgetInactive(scope)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.watching, scope)
+	c.registry.forgetInactive(scope)
+	c.registry.endWatches(scope)
 	return nil
 }
 
@@ -72,14 +63,14 @@ func (w WatchRunner) Run(ctx context.Context) error { return w.controller.RunWat
 // HasSynced reports whether the caches of all types that are being watched are complete. Types that cannot be listed do
 // not count, as for HasSyncedShard, so that HasSynced can be used as a readiness check. It returns false while neither
 // Run nor RunWatches is active.
-func (w WatchRunner) HasSynced() bool { return w.isWarm(w.controller.watched()) }
+func (w WatchRunner) HasSynced() bool { return w.isWarm(w.controller.registry.watched()) }
 
 // HasSyncedShard reports whether a run of the shard could begin without waiting for a list. Run or RunWatches must be
 // active for the shard, or for all types. The caches of the shard's types, of their owned and watched types, and of all
 // standalone watches must be complete. A type that has been forbidden or missing for a quarter of a second does not
 // count. A type whose requests fail for another reason does not count after one minute.
 func (w WatchRunner) HasSyncedShard(index, count int) bool {
-	return w.isWarm(w.controller.registeredIn(shards.Shard{Index: index, Count: count}))
+	return w.isWarm(w.controller.registry.registeredIn(shards.Shard{Index: index, Count: count}))
 }
 
 // isWarm reports whether the caches of the registrations and of all standalone watches are complete. It returns false
@@ -93,7 +84,7 @@ func (w WatchRunner) isWarm(regs []*registration, current bool) bool {
 			return false
 		}
 	}
-	for _, standalone := range w.controller.StandaloneWatches() {
+	for _, standalone := range w.controller.registry.standaloneWatches() {
 		if !feed.IsWarm(standalone.sub) {
 			return false
 		}
@@ -101,78 +92,66 @@ func (w WatchRunner) isWarm(regs []*registration, current bool) bool {
 	return true
 }
 
-// watched returns the registrations that are being watched. It reports whether there is a current scope.
-func (c *DynamicController) watched() (regs []*registration, current bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for _, reg := range c.registrations {
-		if reg.watched {
-			regs = append(regs, reg)
-		}
-	}
-	return regs, len(c.scopes.users) > 0
-}
-
-// registeredIn returns the registrations of a shard. It reports whether the shard is part of a current scope.
-func (c *DynamicController) registeredIn(shard shards.Shard) (regs []*registration, current bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if validateShard(shard) != nil || c.scopes.users[shard]+c.scopes.users[shards.Whole] == 0 {
-		return nil, false
-	}
-	if regs, ok := c.scopes.types.of(shard); ok {
-		return slices.Clone(regs), true
-	}
-	for _, reg := range c.registrations {
-		if reg.isIn(shard) {
-			regs = append(regs, reg)
-		}
-	}
-	return regs, true
-}
-
 // session is a period during which the watches are running, because RunWatches or a run is. It can span many runs.
 type session struct {
-	users int         // guarded by the controller's lock
+	users int
 	stop  chan func() // once the watches have started, receives a function that stops them
 }
 
-// acquireWatches starts the watches, unless they are already running. Before starting them, it waits until the given
-// channels are closed or ctx is cancelled. The caller must call release once. When the last user releases the watches,
-// release stops them and waits for them to end.
-func (c *DynamicController) acquireWatches(ctx context.Context, ready []<-chan struct{}) (release func()) {
-	c.mu.Lock()
-	current := c.session
-	if current == nil {
-		current = &session{stop: make(chan func(), 1)}
-		c.session = current
-		defer func() {
-			for _, done := range ready {
-				await(ctx, done)
-			}
-			stop, cancel := c.pool.Start(), func() {}
-			subscribed := closedAfter(func() { cancel = c.subscribeTypeEvents() })
-			current.stop <- func() {
-				stop() // first, because the functions of TypeEvents can hang
-				<-subscribed
-				cancel()
-			}
-		}()
+// sessions holds the current session.
+type sessions struct {
+	start func() (stop func()) // starts the watches; stop waits for them to end
+
+	mu      sync.Mutex // guards current and its users
+	current *session   // nil while no watches are running
+}
+
+// acquire starts the watches, unless they are already running. Before starting them, it waits until the given channels
+// are closed or ctx is cancelled. The caller must call release once. When the last user releases the watches, release
+// stops them and waits for them to end.
+func (s *sessions) acquire(ctx context.Context, ready []<-chan struct{}) (release func()) {
+	s.mu.Lock()
+	used := s.current
+	first := used == nil
+	if first {
+		used = &session{stop: make(chan func(), 1)}
+		s.current = used
 	}
-	current.users++
-	c.mu.Unlock()
-	return func() {
-		c.mu.Lock()
-		current.users--
-		last := current.users == 0
-		if last {
-			c.session = nil
+	used.users++
+	s.mu.Unlock()
+	if first {
+		for _, done := range ready {
+			await(ctx, done)
 		}
-		c.mu.Unlock()
-		if last {
-			stop := <-current.stop
+		used.stop <- s.start()
+	}
+	return func() {
+		if s.release(used) {
+			stop := <-used.stop
 			stop()
 		}
+	}
+}
+
+// release removes a user from a session. It reports whether that was the last one.
+func (s *sessions) release(used *session) (last bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if used.users--; used.users > 0 {
+		return false
+	}
+	s.current = nil
+	return true
+}
+
+// startWatches starts the watches, and the type events for them.
+func (c *DynamicController) startWatches() (stop func()) {
+	stopWatches, cancel := c.pool.Start(), func() {}
+	subscribed := closedAfter(func() { cancel = c.subscribeTypeEvents() })
+	return func() {
+		stopWatches() // first, because the functions of TypeEvents can hang
+		<-subscribed
+		cancel()
 	}
 }
 

@@ -27,16 +27,14 @@ func BenchmarkScopes(b *testing.B) {
 			}
 			for b.Loop() {
 				for i := range shards.Max {
-					c.mu.Lock()
-					c.enterScopeLocked(shards.Shard{Index: i, Count: shards.Max})
-					c.mu.Unlock()
+					c.registry.mu.Lock()
+					c.registry.enterScopeLocked(shards.Shard{Index: i, Count: shards.Max})
+					c.registry.mu.Unlock()
 				}
 				for i := range shards.Max {
-					c.mu.Lock()
-					for _, d := range c.leaveScopeLocked(shards.Shard{Index: i, Count: shards.Max}) {
+					for _, d := range c.registry.leaveScope(shards.Shard{Index: i, Count: shards.Max}) {
 						<-d.done
 					}
-					c.mu.Unlock()
 				}
 			}
 		})

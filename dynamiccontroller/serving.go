@@ -3,7 +3,6 @@ package dynamiccontroller
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -45,30 +44,21 @@ func (c *DynamicController) StartServingGVK(
 
 // register creates or changes a registration. Once the registration's subscriptions have been updated, done is closed.
 func (c *DynamicController) register(next *serveOptions) (reg *registration, done <-chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if reg := c.registrations[next.gvr]; reg != nil {
-		return reg, reg.feed.Swap(reg.feedOptions(next))
+	create := func(forgotten <-chan struct{}) *registration {
+		return newRegistration(c.core, next.gvr, forgotten, c.forget)
 	}
-	reg = newRegistration(c, next)
-	for _, ending := range c.ending[reg.gvr] {
-		if ending.forgetting {
-			reg.metricsForgotten = ending.ended
+	return c.registry.register(next, create, func(r *run, reg *registration) (attached <-chan struct{}) {
+		return c.attach(r, reg, nil)
+	})
+}
+
+// forget removes a registration that has ended. For the type's last registration, it calls Metrics.Forget first.
+func (c *DynamicController) forget(reg *registration) {
+	c.registry.forget(reg, func() {
+		if c.metrics != nil {
+			callUserCode(reg.log, "Metrics panicked", func() { c.metrics.Forget(reg.gvr) })
 		}
-	}
-	reg.options.Store(next)
-	reg.group = c.queue.Open(reg.gvr, served{reg: reg}, reg.queueOptions(next))
-	reg.group.Stop() // until a run serves it
-	reg.watched, reg.narrowed = c.scopes.include(reg), c.scopes.narrowest(reg)
-	reg.feed = feed.New(c.pool, reg.log, reg, reg.feedOptions(next), reg.watched, reg.narrowed)
-	c.registrations[reg.gvr] = reg
-	c.scopes.types.add(reg)
-	done = reg.feed.Start()
-	if r := c.runs.of(reg); r != nil && !r.ending.Load() {
-		r.serveLocked(reg)
-		done = r.attach(reg, nil)
-	}
-	return reg, done
+	})
 }
 
 // feedOptions returns what the feed needs of the options. When they take effect, they become the registration's
@@ -97,9 +87,10 @@ func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.Group
 	if own := c.callOf(ctx); own != nil && own.reg.gvr == gvr {
 		return fmt.Errorf("stop serving %s: must not be called with the context of one of its own handlers", nameOf(gvr))
 	}
-	ending := c.unregister(gvr)
+	ending := c.registry.unregister(gvr)
 	for _, reg := range ending {
 		reg.close()
+		c.settling.endOfType(reg)
 	}
 	if len(ending) > 0 {
 		slow := time.AfterFunc(slowStop, func() { c.logSlowStop(gvr, ending) })
@@ -135,17 +126,4 @@ func (c *DynamicController) logSlowStop(gvr schema.GroupVersionResource, ending 
 		return
 	}
 	c.log.Info("Waiting for a type to stop", keyGVR, nameOf(gvr), keyRunning, enumerate(running))
-}
-
-// unregister removes a type's current registration. It returns all of the type's registrations that have not ended.
-func (c *DynamicController) unregister(gvr schema.GroupVersionResource) (ending []*registration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if reg := c.registrations[gvr]; reg != nil {
-		delete(c.registrations, gvr)
-		c.scopes.types.remove(reg)
-		c.ending[gvr] = append(c.ending[gvr], reg)
-		reg.group.Close()
-	}
-	return slices.Clone(c.ending[gvr])
 }

@@ -7,11 +7,15 @@ import (
 	"time"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 // settling holds the objects that wait for own writes. A goroutine of the crew checks them after each change of a
 // cache. The check of an object whose cache has received nothing takes less than 0.1 microseconds.
 type settling struct {
+	core     *core
+	registry *registry // has the standalone watches
+
 	woken chan struct{} // its capacity is one
 	count atomic.Int64  // number of objects that wait
 
@@ -21,7 +25,9 @@ type settling struct {
 	waiting []*ownWrites
 }
 
-func newSettling() *settling { return &settling{woken: make(chan struct{}, 1)} }
+func newSettling(c *core, registry *registry) *settling {
+	return &settling{core: c, registry: registry, woken: make(chan struct{}, 1)}
+}
 
 // wake causes a check. It does not block.
 func (s *settling) wake() {
@@ -31,6 +37,52 @@ func (s *settling) wake() {
 	select {
 	case s.woken <- struct{}{}:
 	default:
+	}
+}
+
+// finish is called when a handler call has returned, or was not made. It calls the queue's Done, at once or when the
+// caches contain the call's writes.
+func (s *settling) finish(id ObjectIdentifiers, in *run, made *call) {
+	w := s.ownWritesOf(id, in, made)
+	if w == nil || !w.isMissing() || !s.core.queue.Settle(id) {
+		s.core.queue.Done(id)
+		return
+	}
+	s.wait(w)
+}
+
+// ownWritesOf returns the writes of a call to the API server of the controller, or nil. It adds them to the ledger.
+func (s *settling) ownWritesOf(id ObjectIdentifiers, in *run, made *call) *ownWrites {
+	c := s.core
+	if made == nil || c.config.MaxWriteLag < 0 {
+		return nil
+	}
+	all, unknown := made.writes.Take()
+	all = slices.DeleteFunc(all, func(w writes.Write) bool { return !c.isServer(w.Server) })
+	unknown = slices.DeleteFunc(unknown, func(t writes.Target) bool { return !c.isServer(t.Server) })
+	if len(all) == 0 && len(unknown) == 0 {
+		return nil
+	}
+	c.setHistories(all)
+	written := writes.Call{Resource: id.GVR.GroupResource(), Object: id.NamespacedKey, Writes: all, Unknown: unknown}
+	in.ledger.Add(written)
+	w := s.newOwnWrites(made.reg, in, id)
+	w.add(written)
+	return w
+}
+
+func (s *settling) newOwnWrites(reg *registration, in *run, id ObjectIdentifiers) *ownWrites {
+	limit := time.Now().Add(s.core.config.MaxWriteLag)
+	return &ownWrites{reg: reg, run: in, registry: s.registry, id: id, limit: limit}
+}
+
+// wait ends the wait when the caches contain the writes, or the limit has been reached. The queue must hold the object.
+func (s *settling) wait(w *ownWrites) {
+	if s.add(w) && len(w.unknown) > 0 {
+		w.run.read(func() {
+			w.readUnknown()
+			s.wake()
+		})
 	}
 }
 
@@ -48,7 +100,14 @@ func (s *settling) add(w *ownWrites) bool {
 	return true
 }
 
-// endOf ends the waits of a run or a type that has ended.
+// endOfRun ends the waits of a run that has ended.
+func (s *settling) endOfRun(r *run) { s.endOf(func(w *ownWrites) bool { return w.run == r }) }
+
+// endOfType ends the waits of a registration that was closed.
+func (s *settling) endOfType(reg *registration) {
+	s.endOf(func(w *ownWrites) bool { return w.reg == reg })
+}
+
 func (s *settling) endOf(hasEnded func(*ownWrites) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +159,7 @@ func (s *settling) check(now time.Time) (limit time.Time, waiting bool) {
 	for _, w := range all { // without the lock, because workers add others
 		if w.check(now) {
 			lags[w.reg]++
-			w.reg.countWriteLag(w)
+			w.reg.countWriteLag(w.id.NamespacedKey, w.lacking())
 		}
 		ended = ended || w.over.Load()
 	}

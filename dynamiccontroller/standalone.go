@@ -25,11 +25,12 @@ type MapAnyFunc func(ctx context.Context, object Object) []ObjectIdentifiers
 // StandaloneWatch is a watch that belongs to no single type; see [DynamicController.StartWatch]. Its methods are safe
 // for concurrent use.
 type StandaloneWatch struct {
-	controller *DynamicController
-	key        WatchKey
-	source     *feed.Source
-	mapFunc    MapAnyFunc
-	sub        *typewatch.Subscription
+	registry *registry
+	log      logr.Logger
+	key      WatchKey
+	source   *feed.Source
+	mapFunc  MapAnyFunc
+	sub      *typewatch.Subscription
 
 	mu sync.Mutex // guards the fields below
 	// attached holds the runs to which the watch delivers objects.
@@ -69,7 +70,8 @@ func (c *DynamicController) StartWatch(
 	gvr schema.GroupVersionResource, mapFunc MapAnyFunc, opts ...WatchesOption,
 ) (*StandaloneWatch, error) {
 	w := &StandaloneWatch{
-		controller: c, mapFunc: mapFunc, attached: map[*run]*attachment{}, detaching: closedAfter(func() {}),
+		registry: c.registry, log: c.logOf(gvr),
+		mapFunc: mapFunc, attached: map[*run]*attachment{}, detaching: closedAfter(func() {}),
 		synced: make(chan struct{}), detached: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	options := Watches(gvr, func(context.Context, Object) []string { return nil }, opts...)
@@ -90,12 +92,8 @@ func (c *DynamicController) StartWatch(
 		return nil, fmt.Errorf("start a watch on %s: %w", nameOf(gvr), err)
 	}
 	w.key, w.source = options.Key(), options.options.asFeed
-	c.mu.Lock()
-	w.sub = feed.Subscribe(c.pool, w.source, w.observe) // under the lock, because observe can be called concurrently
-	c.standalone = append(slices.Clip(c.standalone), w)
-	current := slices.Collect(c.runs.all())
-	c.mu.Unlock()
-	for _, r := range current {
+	subscribe := func() { w.sub = feed.Subscribe(c.pool, w.source, w.observe) }
+	for _, r := range c.registry.addStandalone(w, subscribe) {
 		w.attach(r, &replay{})
 	}
 	return w, nil
@@ -104,19 +102,14 @@ func (c *DynamicController) StartWatch(
 // StandaloneWatches returns the watches of StartWatch that have not been stopped, in the order in which they were
 // started. [DynamicController.Status] does not contain them.
 func (c *DynamicController) StandaloneWatches() []*StandaloneWatch {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return slices.Clone(c.standalone)
+	return slices.Clone(c.registry.standaloneWatches())
 }
 
 // Stop ends the watch, and waits for its functions to return, except those of indexes. If ctx is cancelled first, they
 // end in the background, and the error is the cause. Stop can be called more than once. It must not be called by the
 // watch's own functions.
 func (w *StandaloneWatch) Stop(ctx context.Context) error {
-	c := w.controller
-	c.mu.Lock()
-	c.standalone = slices.DeleteFunc(slices.Clone(c.standalone), func(other *StandaloneWatch) bool { return other == w })
-	c.mu.Unlock()
+	w.registry.removeStandalone(w)
 	w.mu.Lock()
 	if !typewatch.IsClosed(w.stopped) {
 		close(w.stopped)
@@ -238,6 +231,15 @@ func (p *replay) then(f func()) {
 	f()
 }
 
+// newReplays returns a replay for each watch.
+func newReplays(watches []*StandaloneWatch) map[*StandaloneWatch]*replay {
+	replays := make(map[*StandaloneWatch]*replay, len(watches))
+	for _, w := range watches {
+		replays[w] = &replay{}
+	}
+	return replays
+}
+
 func (p *replay) finish() {
 	p.mu.Lock()
 	after := p.after
@@ -327,7 +329,7 @@ func (w *StandaloneWatch) detach(r *run) {
 func (w *StandaloneWatch) replay(r *run) {
 	w.beginReplay(r)
 	view := w.sub.View()
-	e := feed.NewEnvironment(r.base, w.log(), w.sub)
+	e := feed.NewEnvironment(r.base, w.log, w.sub)
 	records := view.Store().All()
 	next := func() {
 		for len(records) > 0 && r.base.Err() == nil && !typewatch.IsClosed(w.stopped) {
@@ -367,11 +369,9 @@ func (w *StandaloneWatch) runsWithFormerObjects() (runs []*run) {
 	return runs
 }
 
-func (w *StandaloneWatch) log() logr.Logger { return w.controller.logOf(w.key.GVR) }
-
 // eventHandler returns an event handler. The context is cancelled, under the lock, when the event handler is removed.
 func (w *StandaloneWatch) eventHandler(ctx context.Context) typewatch.EventHandler {
-	e := feed.NewEnvironment(ctx, w.log(), w.sub)
+	e := feed.NewEnvironment(ctx, w.log, w.sub)
 	return typewatch.EventHandler{
 		// Each run has a replay. If it has delivered the objects of a former session, they are delivered again.
 		Known: func(batch []*typewatch.Object) {
@@ -407,7 +407,7 @@ func (w *StandaloneWatch) eventHandler(ctx context.Context) typewatch.EventHandl
 			}
 		},
 		Lost: func() {
-			for _, reg := range w.controller.servedByRuns() {
+			for _, reg := range w.registry.servedByRuns() {
 				reg.AddAllAfterLoss()
 			}
 		},
@@ -433,7 +433,7 @@ func (w *StandaloneWatch) enqueueExisting(r *run, ids []ObjectIdentifiers) {
 // run of a type is ending, objects in the live lane that are not in the cache are kept for the next run.
 func (w *StandaloneWatch) enqueue(lane fairqueue.Lane, cause queueCause, only *run, ids []ObjectIdentifiers) {
 	for _, id := range ids {
-		reg, err := w.controller.registrationOf(id.GVR)
+		reg, err := w.registry.registrationOf(id.GVR)
 		if err != nil || only != nil && !reg.isIn(only.scope) {
 			continue
 		}
@@ -442,7 +442,7 @@ func (w *StandaloneWatch) enqueue(lane fairqueue.Lane, cause queueCause, only *r
 			reg.ignoreMalformedKey("MapAnyFunc of "+nameOf(w.key.GVR), id.NamespacedKey, err)
 			continue
 		}
-		if !reg.group.Because(cause).Add(lane, key) && lane == fairqueue.Live && w.controller.isServedByRun(reg) {
+		if !reg.group.Because(cause).Add(lane, key) && lane == fairqueue.Live && w.registry.isServedByRun(reg) {
 			reg.keepAbsent(key)
 		}
 	}
@@ -450,7 +450,7 @@ func (w *StandaloneWatch) enqueue(lane fairqueue.Lane, cause queueCause, only *r
 
 // observe passes the state of the watch to the initial syncs that wait for it.
 func (w *StandaloneWatch) observe(state typewatch.State) {
-	for _, reg := range w.controller.servedByRuns() {
+	for _, reg := range w.registry.servedByRuns() {
 		reg.feed.Observe(w.sub, state)
 	}
 }

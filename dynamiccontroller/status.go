@@ -151,29 +151,29 @@ const maxParkedDetails = 10
 // Status returns a snapshot of the status of each served type, sorted by name. It sends no requests. To read the status
 // of a single type, use TypeStatusOf.
 func (c *DynamicController) Status() []TypeStatus {
-	regs := c.registered()
-	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(nameOf(a.gvr), nameOf(b.gvr)) })
+	regs := c.registry.registered()
 	statuses := make([]TypeStatus, 0, len(regs))
-	for _, reg := range regs {
-		statuses = append(statuses, reg.status())
+	for reg, watched := range regs {
+		statuses = append(statuses, reg.status(watched))
 	}
+	slices.SortFunc(statuses, func(a, b TypeStatus) int { return strings.Compare(nameOf(a.GVR), nameOf(b.GVR)) })
 	return statuses
 }
 
 // TypeStatusOf returns a snapshot of the status of a served type. If the type is not served, the error is
 // [ErrNotServed]. It sends no requests, and its cost does not depend on the number of types.
 func (c *DynamicController) TypeStatusOf(gvr schema.GroupVersionResource) (TypeStatus, error) {
-	reg, err := c.registrationOf(gvr)
+	reg, watched, err := c.registry.lookUp(gvr)
 	if err != nil {
 		return TypeStatus{}, err
 	}
-	return reg.status(), nil
+	return reg.status(watched), nil
 }
 
-func (r *registration) status() TypeStatus {
+func (r *registration) status(watched bool) TypeStatus {
 	queued := r.group.Stats()
 	status := TypeStatus{
-		GVR: r.gvr, WatchStatus: watchStatusOf(r.feed.Primary()), OtherShard: r.controller.isElsewhere(r),
+		GVR: r.gvr, WatchStatus: watchStatusOf(r.feed.Primary()), OtherShard: !watched,
 		Live: queued.Live, Background: queued.Background, Oldest: queued.Oldest, Delayed: queued.Delayed,
 		Settling: queued.Settling, WriteLags: r.writeLags.Load(),
 	}
@@ -238,16 +238,24 @@ func watchStatusOf(sub *typewatch.Subscription) WatchStatus {
 // type cannot sync, so it should not be used as a readiness check. It ignores watches on owned and watched types, and
 // types for which [TypeStatus].OtherShard is true.
 func (c *DynamicController) AllInformerHaveSynced() bool {
-	return !slices.ContainsFunc(c.registered(), func(r *registration) bool {
-		return !r.feed.HasSynced() && !c.isElsewhere(r)
-	})
+	for reg, watched := range c.registry.registered() {
+		if watched && !reg.feed.HasSynced() {
+			return false
+		}
+	}
+	return true
 }
 
 // WaitForInformersSync waits until every currently served type has synced or is no longer served. It ignores types for
 // which [TypeStatus].OtherShard is true. It returns false if stopCh is closed first. To wait for a single type, or to
 // wait with a context, use WaitForGVRSync.
 func (c *DynamicController) WaitForInformersSync(stopCh <-chan struct{}) bool {
-	return !slices.ContainsFunc(c.registered(), func(r *registration) bool { return !r.waitForSync(stopCh, true) })
+	for reg := range c.registry.registered() {
+		if !c.waitForSync(reg, stopCh, true) {
+			return false
+		}
+	}
+	return true
 }
 
 // WaitForGVRSync waits until the type has synced with the options passed to the latest call to StartServingGVK. It
@@ -257,12 +265,12 @@ func (c *DynamicController) WaitForInformersSync(stopCh <-chan struct{}) bool {
 // [ErrOtherShard].
 func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.GroupVersionResource) error {
 	for {
-		reg, err := c.registrationOf(gvr)
+		reg, err := c.registry.registrationOf(gvr)
 		if err != nil {
 			return err
 		}
-		if !reg.waitForSync(ctx.Done(), false) {
-			return fmt.Errorf("wait for %s to sync: %w; %w", nameOf(gvr), context.Cause(ctx), reg.whyUnsynced())
+		if !c.waitForSync(reg, ctx.Done(), false) {
+			return fmt.Errorf("wait for %s to sync: %w; %w", nameOf(gvr), context.Cause(ctx), c.whyUnsynced(reg))
 		}
 		if !typewatch.IsClosed(reg.stopped) {
 			return nil
@@ -271,11 +279,11 @@ func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.Group
 }
 
 // whyUnsynced describes the state of a type that has not synced.
-func (r *registration) whyUnsynced() error {
-	if r.controller.isElsewhere(r) {
+func (c *DynamicController) whyUnsynced(reg *registration) error {
+	if elsewhere, _ := c.registry.isElsewhere(reg); elsewhere {
 		return ErrOtherShard
 	}
-	primary := r.feed.Primary()
+	primary := reg.feed.Primary()
 	state, replaced := primary.Replacement()
 	if !replaced {
 		state = primary.State()
@@ -284,18 +292,14 @@ func (r *registration) whyUnsynced() error {
 		TypeState(state.Phase), state.Since.Format(time.RFC3339), cmp.Or(state.Message, "no error so far"))
 }
 
-// waitForSync waits until the registration has synced with its latest options or is closed. It returns false if stop
-// closes first. If the type belongs to another shard, waitForSync returns true if ignoreOthers is true, and waits
-// otherwise.
-func (r *registration) waitForSync(stop <-chan struct{}, ignoreOthers bool) bool {
-	c := r.controller
+// waitForSync waits until a registration has synced with its latest options or is closed. It returns false if stop closes
+// first. If the type belongs to another shard, waitForSync returns true if ignoreOthers is true, and waits otherwise.
+func (c *DynamicController) waitForSync(reg *registration, stop <-chan struct{}, ignoreOthers bool) bool {
 	for {
-		c.mu.RLock()
-		changed, elsewhere := c.scopes.changed, !r.watched
-		c.mu.RUnlock()
-		synced := r.feed.Synced() // before HasSynced, so that no step is missed
+		elsewhere, changed := c.registry.isElsewhere(reg)
+		synced := reg.feed.Synced() // before HasSynced, so that no step is missed
 		switch {
-		case elsewhere && ignoreOthers, !elsewhere && r.feed.HasSynced():
+		case elsewhere && ignoreOthers, !elsewhere && reg.feed.HasSynced():
 			return true
 		case elsewhere:
 			synced = nil
@@ -303,7 +307,7 @@ func (r *registration) waitForSync(stop <-chan struct{}, ignoreOthers bool) bool
 		select {
 		case <-synced:
 		case <-changed:
-		case <-r.stopped:
+		case <-reg.stopped:
 			return true
 		case <-stop:
 			return false

@@ -136,7 +136,7 @@ func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVers
 			return err
 		}
 	}
-	reg, err := c.registrationOf(gvr)
+	reg, err := c.registry.registrationOf(gvr)
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func publicError(err error) error {
 func (c *DynamicController) RemoveWatches(
 	ctx context.Context, gvr schema.GroupVersionResource, keys ...WatchKey,
 ) error {
-	reg, err := c.registrationOf(gvr)
+	reg, err := c.registry.registrationOf(gvr)
 	if err != nil {
 		return nil //nolint:nilerr // a type that is not served has no watches
 	}

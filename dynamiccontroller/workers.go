@@ -17,56 +17,85 @@ import (
 //	                                                │
 //	                  the run ends, the call hangs ─┴─▶ a new worker replaces this one, which exits after the call
 type crew struct {
-	controller *DynamicController
-	runs       int           // guarded by the controller's lock
-	over       atomic.Bool   // set before the queue is shut down; see fairqueue.Queue.Next
-	stop       chan struct{} // closed when the crew is over
-	exited     sync.WaitGroup
+	core     *core
+	registry *registry
+	settling *settling
+	over     atomic.Bool   // set before the queue is shut down; see fairqueue.Queue.Next
+	stop     chan struct{} // closed when the crew is over
+	exited   sync.WaitGroup
 }
 
-// worker is one of the goroutines of a crew.
-type worker struct {
-	crew *crew
-	// replaced is true if the worker's run has ended and another worker has taken its place. It is guarded by the lock of
-	// the run whose handler the worker calls.
-	replaced bool
+// crews holds the crew of the current runs.
+type crews struct {
+	start func() *crew
+
+	mu      sync.Mutex // guards the fields below
+	current *crew      // nil while there is no run
+	runs    int
 }
 
-// joinCrewLocked returns the controller's crew for a run that begins. It starts the workers for the first run.
-func (c *DynamicController) joinCrewLocked() *crew {
-	if c.crew == nil {
-		c.log.Info("Starting workers", keyWorkers, c.config.Workers)
-		c.crew = &crew{controller: c, stop: make(chan struct{})}
-		c.queue.Restart()
-		for range c.config.Workers {
-			c.crew.startWorker()
-		}
-		c.crew.exited.Go(c.crew.resync)
-		c.crew.exited.Go(c.crew.settle)
+// join returns the crew for a run that begins. It starts the workers for the first run.
+func (c *crews) join() *crew {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.runs == 0 {
+		c.current = c.start()
 	}
-	c.crew.runs++
-	return c.crew
+	c.runs++
+	return c.current
 }
 
 // leave must be called when the calls of a run have returned, or when the run no longer waits for them. The workers of
 // the last run end. The returned channel is closed when they have exited, except those that have been replaced.
-func (w *crew) leave() (exited <-chan struct{}) {
-	c := w.controller
+func (c *crews) leave() (exited <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w.runs--; w.runs > 0 {
+	if c.runs--; c.runs > 0 {
 		return closedAfter(func() {})
 	}
-	c.crew = nil
+	last := c.current
+	c.current = nil
+	last.shutDown()
+	return closedAfter(last.exited.Wait)
+}
+
+func startCrew(c *core, registry *registry, settling *settling) *crew {
+	c.log.Info("Starting workers", keyWorkers, c.config.Workers)
+	w := &crew{core: c, registry: registry, settling: settling, stop: make(chan struct{})}
+	c.queue.Restart()
+	for range c.config.Workers {
+		w.startWorker()
+	}
+	w.exited.Go(w.resync)
+	w.exited.Go(w.settle)
+	return w
+}
+
+// shutDown ends the workers and the queue.
+func (w *crew) shutDown() {
 	w.over.Store(true)
 	close(w.stop)
-	c.queue.ShutDown()
-	return closedAfter(w.exited.Wait)
+	w.core.queue.ShutDown()
 }
 
 func (w *crew) startWorker() {
 	w.exited.Add(1)
-	go (&worker{crew: w}).start()
+	go (&worker{queue: w.core.queue, settling: w.settling, over: &w.over, exit: w.exited.Done}).start()
+}
+
+// replaceWorker starts another worker for one whose call has outlived its run. That one exits when its call returns.
+func (w *crew) replaceWorker() {
+	w.startWorker()
+	w.exited.Done()
+}
+
+// worker is one of the goroutines of a crew.
+type worker struct {
+	queue    *queue
+	settling *settling
+	over     *atomic.Bool // the crew is over
+	exit     func()       // reports to the crew that the worker has exited
+	replaced bool         // the worker's run has ended, and another worker has taken its place
 }
 
 // start takes items from the queue until the crew is over or the worker has been replaced. If a handler calls
@@ -79,7 +108,7 @@ func (w *worker) start() {
 		case !returned:
 			go w.start()
 		default:
-			w.crew.exited.Done()
+			w.exit()
 		}
 	}()
 	w.work()
@@ -87,9 +116,8 @@ func (w *worker) start() {
 }
 
 func (w *worker) work() {
-	queue := w.crew.controller.queue
 	for !w.replaced {
-		id, by, wait, shutdown := queue.Next(&w.crew.over)
+		id, by, wait, shutdown := w.queue.Next(w.over)
 		if shutdown {
 			return
 		}
@@ -101,25 +129,24 @@ func (w *worker) work() {
 func (w *worker) process(id ObjectIdentifiers, by served, wait fairqueue.Wait[ObjectIdentifiers]) {
 	if !by.run.beginCall(w) {
 		// Reconcile the object in the next run. Without a delay, workers would spin until the queue's group is stopped.
-		by.reg.addAfter(CauseInterrupted|CauseKind(wait.Cause.Kinds), id.NamespacedKey,
-			min(interruptedDelay, w.crew.controller.config.MaxRetryDelay))
-		w.crew.controller.queue.Done(id)
+		by.reg.addInterrupted(id.NamespacedKey, CauseKind(wait.Cause.Kinds))
+		w.queue.Done(id)
 		return
 	}
-	defer by.run.endCall(w)
+	defer func() { w.replaced = by.run.endCall(w) }()
 	made := by.reg.beginCall(by.run, id.NamespacedKey, wait.Cause)
-	defer w.crew.controller.finish(id, by.run, made) // also if the handler calls runtime.Goexit
+	defer w.settling.finish(id, by.run, made) // also if the handler calls runtime.Goexit
 	if made != nil {
 		by.reg.reconcile(made, id, wait.For)
 	}
 }
 
 // settle ends the waits for own writes, until the crew is over.
-func (w *crew) settle() { w.controller.settling.work(w.stop) }
+func (w *crew) settle() { w.settling.work(w.stop) }
 
 // resync adds every object to the queue about once per resync period, until the crew is over. It sends no requests.
 func (w *crew) resync() {
-	period := w.controller.config.ResyncPeriod
+	period := w.core.config.ResyncPeriod
 	if period < 0 {
 		return
 	}
@@ -133,7 +160,7 @@ func (w *crew) resync() {
 		case now := <-ticker.C:
 			former := schedules
 			schedules = map[*registration]*resync.Schedule{} // nothing is left of types that are not served any more
-			for _, reg := range w.controller.servedByRuns() {
+			for _, reg := range w.registry.servedByRuns() {
 				if w.over.Load() { // another crew can have begun
 					return
 				}

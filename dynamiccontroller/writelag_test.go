@@ -16,8 +16,8 @@ func TestCountWriteLag_BeforeAnUnknownWriteIsRead(t *testing.T) {
 	if !unread.isMissing() || unread.lacking() != widgets {
 		t.Errorf("missing: %t, in %s", unread.isMissing(), unread.lacking())
 	}
-	r := &registration{log: logr.Discard(), controller: &DynamicController{}}
-	r.countWriteLag(unread)
+	r := &registration{log: logr.Discard(), core: &core{}}
+	r.countWriteLag("a", unread.lacking())
 	if got := r.writeLags.Load(); got != 1 {
 		t.Errorf("counted %d lags", got)
 	}

@@ -1,0 +1,316 @@
+package dynamiccontroller
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/internal/shards"
+)
+
+// registry holds which types are served, and which runs and calls to RunWatches are current. It decides which run serves
+// a type, and whether the type is watched. Its lock makes these decisions one step with their effects on the
+// registrations, so that a type that is registered while a run begins is attached once. The lock is never held while
+// calling the API server or user code, or waiting.
+type registry struct {
+	mu     sync.RWMutex // guards the fields below, and what they refer to in this file
+	types  map[schema.GroupVersionResource]*entry
+	ending map[schema.GroupVersionResource][]*entry // closed registrations that still have running handlers or watches
+	runs   runs
+	// watching holds the shards of the current calls to RunWatches.
+	watching map[shards.Shard]struct{}
+	scopes   scopes
+	// standalone holds the watches that belong to no single type. The slice is replaced, not changed.
+	standalone []*StandaloneWatch
+}
+
+// entry is a registration, and what the registry has decided for it.
+type entry struct {
+	*registration
+	watched bool // whether the type is active; see scopes
+	// narrowed is the shard to which watches with a bucket label are narrowed.
+	narrowed   shards.Shard
+	forgetting bool // Metrics.Forget has been called
+}
+
+// serving is a run, and the registrations that it serves, including closed ones that have not ended.
+type serving struct {
+	run           *run
+	registrations map[*registration]struct{}
+	draining      bool // see DrainShard
+}
+
+// runs holds the current runs. Their scopes are disjoint.
+type runs map[shards.Shard]*serving
+
+// of returns the run that serves a registration, or nil.
+func (r runs) of(reg *registration) *serving {
+	for scope := range r { // all scopes have the same count
+		if scope.Count > 1 {
+			scope.Index = reg.indexAmong(scope.Count)
+		}
+		return r[scope]
+	}
+	return nil
+}
+
+func newRegistry() *registry {
+	return &registry{
+		types:    map[schema.GroupVersionResource]*entry{},
+		ending:   map[schema.GroupVersionResource][]*entry{},
+		runs:     runs{},
+		watching: map[shards.Shard]struct{}{},
+		scopes:   newScopes(),
+	}
+}
+
+// attacher starts the delivery of a registration's objects to a run. It must not block. The returned channel is closed
+// when the delivery has begun.
+type attacher func(*run, *registration) (attached <-chan struct{})
+
+// register changes the registration of a type, or adds one. Once the subscriptions have been updated, done is closed.
+// The function create is called for a new one. The channel that it receives is nil, or closed when Metrics.Forget has
+// returned for an earlier registration.
+func (g *registry) register(
+	next *serveOptions, create func(forgotten <-chan struct{}) *registration, attach attacher,
+) (reg *registration, done <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if e := g.types[next.gvr]; e != nil {
+		return e.registration, e.feed.Swap(e.feedOptions(next))
+	}
+	var forgotten <-chan struct{}
+	for _, e := range g.ending[next.gvr] {
+		if e.forgetting {
+			forgotten = e.ended
+		}
+	}
+	e := &entry{registration: create(forgotten)}
+	e.watched, e.narrowed = g.scopes.include(e), g.scopes.narrowest(e)
+	done = e.open(next, e.watched, e.narrowed)
+	g.types[e.gvr] = e
+	g.scopes.types.add(e)
+	if in := g.runs.of(e.registration); in != nil && !in.run.ending.Load() {
+		in.serve(e.registration)
+		done = attach(in.run, e.registration)
+	}
+	return e.registration, done
+}
+
+// unregister removes a type's current registration. It returns all of the type's registrations that have not ended.
+func (g *registry) unregister(gvr schema.GroupVersionResource) (ending []*registration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if e := g.types[gvr]; e != nil {
+		delete(g.types, gvr)
+		g.scopes.types.remove(e)
+		g.ending[gvr] = append(g.ending[gvr], e)
+		e.group.Close()
+	}
+	for _, e := range g.ending[gvr] {
+		ending = append(ending, e.registration)
+	}
+	return ending
+}
+
+// forget removes a registration that has ended. It calls last first if it is the type's last one.
+func (g *registry) forget(reg *registration, last func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if ending := g.ending[reg.gvr]; g.types[reg.gvr] == nil && len(ending) == 1 {
+		ending[0].forgetting = true
+		g.mu.Unlock()
+		last()
+		g.mu.Lock()
+	}
+	ending := slices.DeleteFunc(g.ending[reg.gvr], func(e *entry) bool { return e.registration == reg })
+	if g.ending[reg.gvr] = ending; len(ending) == 0 {
+		delete(g.ending, reg.gvr)
+	}
+	for _, in := range g.runs {
+		delete(in.registrations, reg)
+	}
+}
+
+// registrationOf returns the current registration of a type.
+func (g *registry) registrationOf(gvr schema.GroupVersionResource) (*registration, error) {
+	reg, _, err := g.lookUp(gvr)
+	return reg, err
+}
+
+// lookUp returns the current registration of a type, and whether the type is watched. It is not if this process serves
+// or watches shards, or did so last, but not that of the type.
+func (g *registry) lookUp(gvr schema.GroupVersionResource) (reg *registration, watched bool, err error) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if e := g.types[gvr]; e != nil {
+		return e.registration, e.watched, nil
+	}
+	return nil, false, fmt.Errorf("%s: %w", nameOf(gvr), ErrNotServed)
+}
+
+// registered returns the current registrations, and whether their types are watched.
+func (g *registry) registered() map[*registration]bool {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	watched := make(map[*registration]bool, len(g.types))
+	for _, e := range g.types {
+		watched[e.registration] = e.watched
+	}
+	return watched
+}
+
+// isElsewhere reports whether the type of a current registration is not watched; see lookUp. The channel is closed when
+// that can have changed.
+func (g *registry) isElsewhere(reg *registration) (elsewhere bool, changed <-chan struct{}) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	e := g.types[reg.gvr]
+	return e != nil && e.registration == reg && !e.watched, g.scopes.changed
+}
+
+// beginRun adds a run, unless its scope overlaps with that of another one. It calls begin, and then attaches the run's
+// registrations. Registrations that are added later are attached by register.
+func (g *registry) beginRun(r *run, begin func(), attach attacher) (attached []<-chan struct{}, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if overlaps(g.runs, r.scope) {
+		return nil, ErrAlreadyRunning
+	}
+	in := &serving{run: r, registrations: map[*registration]struct{}{}}
+	g.runs[r.scope] = in
+	g.enterScopeLocked(r.scope)
+	r.watches = g.standalone
+	for _, e := range g.typesOfLocked(r.scope) {
+		in.serve(e.registration)
+	}
+	begin()
+	for reg := range in.registrations {
+		attached = append(attached, attach(r, reg))
+	}
+	return attached, nil
+}
+
+// serve makes the run serve a registration. The caller must then attach the registration, which resumes its group.
+func (s *serving) serve(reg *registration) {
+	reg.group.Pause() // until its initial sync is done
+	reg.group.Drain(s.draining)
+	reg.group.Start(served{reg, s.run})
+	s.registrations[reg] = struct{}{}
+}
+
+// beginEnd prevents further registrations from being attached to a run.
+func (g *registry) beginEnd(r *run) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r.ending.Store(true)
+}
+
+// endRun removes a run.
+func (g *registry) endRun(r *run) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.runs, r.scope)
+}
+
+// drain makes the queue hold back the objects of the run's registrations, or ends this.
+func (g *registry) drain(r *run, draining bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	in := g.runs[r.scope]
+	if in == nil || in.run != r {
+		return
+	}
+	in.draining = draining
+	for reg := range in.registrations {
+		reg.group.Drain(draining)
+	}
+}
+
+// runOf returns the run of a scope, or nil.
+func (g *registry) runOf(scope shards.Shard) *run {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if in := g.runs[scope]; in != nil {
+		return in.run
+	}
+	return nil
+}
+
+// servedBy returns the registrations of a run, including closed ones that have not ended.
+func (g *registry) servedBy(r *run) []*registration {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	in := g.runs[r.scope]
+	if in == nil || in.run != r {
+		return nil
+	}
+	return slices.Collect(maps.Keys(in.registrations))
+}
+
+// servedByRuns returns the registrations of all runs that are not ending.
+func (g *registry) servedByRuns() (all []*registration) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	for _, in := range g.runs {
+		if !in.run.ending.Load() {
+			all = slices.AppendSeq(all, maps.Keys(in.registrations))
+		}
+	}
+	return all
+}
+
+// isServedByRun reports whether a run serves the registration, even if the run is ending.
+func (g *registry) isServedByRun(reg *registration) bool {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.runs.of(reg) != nil
+}
+
+// beginWatches adds a call to RunWatches, unless its scope overlaps with that of another one.
+func (g *registry) beginWatches(scope shards.Shard) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if overlaps(g.watching, scope) {
+		return ErrAlreadyRunning
+	}
+	g.watching[scope] = struct{}{}
+	g.enterScopeLocked(scope)
+	return nil
+}
+
+// endWatches removes a call to RunWatches.
+func (g *registry) endWatches(scope shards.Shard) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.watching, scope)
+}
+
+// addStandalone adds a watch that belongs to no single type, and returns the current runs. The function subscribe is
+// called under the lock, because the watch's own functions can be called concurrently.
+func (g *registry) addStandalone(w *StandaloneWatch, subscribe func()) (current []*run) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	subscribe()
+	g.standalone = append(slices.Clip(g.standalone), w)
+	for _, in := range g.runs {
+		current = append(current, in.run)
+	}
+	return current
+}
+
+func (g *registry) removeStandalone(w *StandaloneWatch) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.standalone = slices.DeleteFunc(slices.Clone(g.standalone), func(other *StandaloneWatch) bool { return other == w })
+}
+
+// standaloneWatches returns the watches that belong to no single type. The caller must not modify the slice.
+func (g *registry) standaloneWatches() []*StandaloneWatch {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.standalone
+}
