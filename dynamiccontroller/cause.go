@@ -76,7 +76,7 @@ type Cause struct {
 // cancelled, and the earlier call has its kind as well. With [KeepRequeues], the call after the delay has this kind.
 func CauseOf(ctx context.Context) Cause {
 	if r, ok := ctx.Value(runKey{}).(*run); ok {
-		if made := r.core.callOf(ctx); made != nil {
+		if made := callOf(ctx, r.core); made != nil {
 			return made.cause
 		}
 	}

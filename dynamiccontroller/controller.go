@@ -70,6 +70,20 @@ func NewDynamicController(
 	return c
 }
 
+// newObserver returns a function that logs the states of watches and reports completed syncs to the metrics.
+func (c *DynamicController) newObserver() func(typewatch.Key, typewatch.State, time.Duration) {
+	problems := newProblemLog(c.logOf)
+	return func(key typewatch.Key, s typewatch.State, unsynced time.Duration) {
+		problems.observe(key, s)
+		if s.Phase == typewatch.Synced && c.metrics != nil {
+			// In a goroutine, because the watch waits for the observer.
+			go callUserCode(c.logOf(key.GVR), "Metrics panicked", func() {
+				c.metrics.Synced(Sync{GVR: key.GVR, Took: unsynced})
+			})
+		}
+	}
+}
+
 // NewForConfig returns a controller that lists and watches objects without decoding them. Objects are decoded when
 // they are read. NewForConfig does not need a metadata client and ignores [WithMetadataClient]. Lists are not
 // throttled unless cfg sets QPS or RateLimiter. Watches are never throttled. The timeout of cfg is ignored. If cfg has

@@ -1,7 +1,6 @@
 package dynamiccontroller
 
 import (
-	"context"
 	"sync/atomic"
 
 	"github.com/go-logr/logr"
@@ -52,10 +51,4 @@ func (c *core) setHistories(made []writes.Write) {
 	for i := range made {
 		made[i].History = c.pool.HistoryOf(made[i].Resource.Group)
 	}
-}
-
-// callOf returns the handler call to which a context belongs, or nil.
-func (c *core) callOf(ctx context.Context) *call {
-	made, _ := ctx.Value(callKey{c}).(*call)
-	return made
 }

@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
 // Metrics receives the controller's metrics. Its methods must be safe for concurrent use and return quickly. Other
@@ -79,17 +77,3 @@ const (
 	OutcomeParked      Outcome = "parked"      // parked after too many consecutive failures
 	OutcomeTerminal    Outcome = "terminal"    // parked because the handler returned Terminal
 )
-
-// newObserver returns a function that logs the states of watches and reports completed syncs to the metrics.
-func (c *DynamicController) newObserver() func(typewatch.Key, typewatch.State, time.Duration) {
-	problems := newProblemLog(c.logOf)
-	return func(key typewatch.Key, s typewatch.State, unsynced time.Duration) {
-		problems.observe(key, s)
-		if s.Phase == typewatch.Synced && c.metrics != nil {
-			// In a goroutine, because the watch waits for the observer.
-			go callUserCode(c.logOf(key.GVR), "Metrics panicked", func() {
-				c.metrics.Synced(Sync{GVR: key.GVR, Took: unsynced})
-			})
-		}
-	}
-}

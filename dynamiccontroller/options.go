@@ -2,7 +2,6 @@ package dynamiccontroller
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -397,36 +396,6 @@ func WithIndex(name string, f func(Object) []string) CommonOption {
 		}
 		o.indexes[name] = f
 	}}
-}
-
-// newServeOptions applies the options. The returned error lists all invalid options.
-func (c *DynamicController) newServeOptions(
-	gvr schema.GroupVersionResource, handler Handler, opts []ServeOption,
-) (*serveOptions, error) {
-	o := &serveOptions{
-		gvr:     gvr,
-		handler: handler,
-		weight:  1,
-		timeout: defaultReconcileTimeout,
-	}
-	if gvr.Version == "" || gvr.Resource == "" {
-		o.reject("the GVR %+v must have a version and a resource", gvr)
-	}
-	if handler == nil {
-		o.reject("the handler is nil")
-	}
-	applyAll(opts, ServeOption.applyToServe, o)
-	if o.perFlow > 0 && o.flowOf == nil {
-		o.reject("WithFlowConcurrency(%d) requires WithFlow", o.perFlow)
-	}
-	o.complete(gvr)
-	o.errs = append(o.errs, c.source.Check(o.watch.Projection))
-	for _, secondary := range o.secondaries {
-		if err := c.source.Check(secondary.watch.Projection); err != nil {
-			o.reject("%s: %w", secondary.key.name(), err)
-		}
-	}
-	return o, invalid(errors.Join(o.errs...))
 }
 
 // applyAll calls apply for each option, and rejects nil options.

@@ -16,7 +16,6 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/attempts"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/feed"
 	"github.com/dynamic-controller/engine/internal/shards"
-	"github.com/dynamic-controller/engine/internal/writes"
 )
 
 // registration is the life of one served type, from StartServingGVK to StopServiceGVK. It persists across the
@@ -105,31 +104,20 @@ func (r *registration) enter(run *run, base context.Context) context.Context {
 	return ctx
 }
 
-// call is a call to a handler, and the parent of the context of the call.
-type call struct {
-	context.Context // of the run and the registration
-
-	core    *core
-	reg     *registration
-	options *serveOptions // in effect when the handler was called
-	key     string
-	cause   Cause
-	writes  writes.Recorder
+// isIn reports whether the type belongs to a shard.
+func (r *registration) isIn(scope shards.Shard) bool {
+	return scope.Count == 1 || r.indexAmong(scope.Count) == scope.Index
 }
 
-// Value returns the call itself for its key, and the recorder of its writes. The key of the call includes the
-// controller, because a handler can pass its context to another controller.
-func (c *call) Value(key any) any {
-	switch key {
-	case callKey{c.core}:
-		return c
-	case writes.Key{}:
-		return &c.writes
+// indexAmong returns the index of the type's shard. It caches the last result.
+func (r *registration) indexAmong(count int) int {
+	if cached := r.shard.Load(); cached != nil && cached.Count == count {
+		return cached.Index
 	}
-	return c.Context.Value(key)
+	shard := shards.Shard{Index: shards.Of(r.gvr.GroupResource(), count), Count: count}
+	r.shard.Store(&shard)
+	return shard.Index
 }
-
-type callKey struct{ core *core }
 
 // beginCall registers a call to the handler. It returns nil if the handler must not be called, because the registration
 // is closed or another run serves it. Otherwise, the caller must call the handler and then endCall.
@@ -202,6 +190,17 @@ func (r *registration) close() {
 		<-r.feed.Ended()
 		r.release()
 	}()
+}
+
+// busy returns the time of calls to the handler in the current run, including those that are running.
+func (r *registration) busy() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	total := r.spent
+	for _, began := range r.running {
+		total += time.Since(began)
+	}
+	return total
 }
 
 // runningHandlers describes the running handler calls, oldest first.

@@ -1,11 +1,21 @@
 package dynamiccontroller
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/dynamic-controller/engine/internal/shards"
 )
+
+// entry is a registration, and what the registry has decided for it.
+type entry struct {
+	*registration
+	watched bool // whether the type is active; see scopes
+	// narrowed is the shard to which watches with a bucket label are narrowed.
+	narrowed   shards.Shard
+	forgetting bool // Metrics.Forget has been called
+}
 
 // scopes are the shards of the current runs and calls to RunWatches. The types of these shards are watched. The
 // registry's lock guards it.
@@ -92,108 +102,23 @@ func (s *scopes) narrowest(e *entry) shards.Shard {
 	}
 }
 
-// enterScopeLocked begins a scope. The watches of its types start, if watches are running.
-func (g *registry) enterScopeLocked(scope shards.Shard) {
-	if g.scopes.change(scope, 1) {
-		g.followScopesLocked(g.typesOfLocked(scope))
-		return
+// validateShard returns an error if there is no such shard.
+func validateShard(s shards.Shard) error {
+	switch {
+	case s.Count < 1 || s.Count > shards.Max:
+		return invalid(fmt.Errorf("invalid shard %d of %d: the count must be between 1 and %d", s.Index, s.Count, shards.Max))
+	case s.Index < 0 || s.Index >= s.Count:
+		return invalid(fmt.Errorf("invalid shard %d of %d: the index must be between 0 and %d", s.Index, s.Count, s.Count-1))
 	}
-	g.followScopesLocked(slices.Collect(maps.Values(g.types)))
+	return nil
 }
 
-// typesOfLocked returns the registrations of a scope.
-func (g *registry) typesOfLocked(scope shards.Shard) []*entry {
-	if part, ok := g.scopes.types.of(scope); ok {
-		return part
-	}
-	g.scopes.types.parts = make([][]*entry, scope.Count)
-	for _, e := range g.types {
-		g.scopes.types.add(e)
-	}
-	return g.scopes.types.parts[scope.Index]
-}
-
-// leaveScope ends a scope. The watches and caches of types that no current scope includes are dropped. What is left of
-// them is returned.
-func (g *registry) leaveScope(scope shards.Shard) (dropped []activity) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	local := g.scopes.change(scope, -1)
-	if len(g.scopes.users) == 0 {
-		g.scopes.divided = scope.Count > 1
-	}
-	if local {
-		return g.followScopesLocked(g.typesOfLocked(scope))
-	}
-	return g.followScopesLocked(slices.Collect(maps.Values(g.types)))
-}
-
-// followScopesLocked makes the feeds of the registrations watch their sources, or not. It returns those that no longer
-// do.
-func (g *registry) followScopesLocked(entries []*entry) (dropped []activity) {
-	close(g.scopes.changed)
-	g.scopes.changed = make(chan struct{})
-	for _, e := range entries {
-		include, narrowed, watched := g.scopes.include(e), g.scopes.narrowest(e), e.watched
-		if include == watched && (narrowed == e.narrowed || !include) {
-			continue
-		}
-		e.watched, e.narrowed = include, narrowed
-		if include != watched {
-			e.attempts.Reset() // also when a shard comes, because of handlers that have outlived their run
-		}
-		if wait := e.feed.SetActive(include, narrowed); !include {
-			dropped = append(dropped, activity{"a watch of " + nameOf(e.gvr), closedAfter(wait)})
+// overlaps reports whether one of the current shards has types in common with another one.
+func overlaps[V any](current map[shards.Shard]V, with shards.Shard) bool {
+	for scope := range current {
+		if scope.Count != with.Count || scope.Index == with.Index {
+			return true
 		}
 	}
-	return dropped
-}
-
-// activity is something that the end of a run, or of RunWatches, waits for.
-type activity struct {
-	description string
-	done        <-chan struct{}
-}
-
-// forgetInactive removes what the end of a run has kept for the next one, if the types of the run's scope are not
-// active any more. The process that serves the shard next reconciles all objects.
-func (g *registry) forgetInactive(scope shards.Shard) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, e := range g.typesOfLocked(scope) {
-		if !e.watched {
-			e.attempts.Reset()
-		}
-	}
-}
-
-// watched returns the registrations of types that are being watched. It reports whether there is a current scope.
-func (g *registry) watched() (regs []*registration, current bool) {
-	g.mu.RLock()
-	defer g.mu.RUnlock()
-	for _, e := range g.types {
-		if e.watched {
-			regs = append(regs, e.registration)
-		}
-	}
-	return regs, len(g.scopes.users) > 0
-}
-
-// registeredIn returns the registrations of a shard. It reports whether the shard is part of a current scope.
-func (g *registry) registeredIn(shard shards.Shard) (regs []*registration, current bool) {
-	g.mu.RLock()
-	defer g.mu.RUnlock()
-	if validateShard(shard) != nil || g.scopes.users[shard]+g.scopes.users[shards.Whole] == 0 {
-		return nil, false
-	}
-	part, ok := g.scopes.types.of(shard)
-	if !ok {
-		part = slices.Collect(maps.Values(g.types))
-	}
-	for _, e := range part {
-		if e.isIn(shard) {
-			regs = append(regs, e.registration)
-		}
-	}
-	return regs, true
+	return false
 }

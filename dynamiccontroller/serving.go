@@ -2,6 +2,7 @@ package dynamiccontroller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -40,6 +41,36 @@ func (c *DynamicController) StartServingGVK(
 	reg.log.Info("Started serving")
 	await(ctx, done)
 	return nil
+}
+
+// newServeOptions applies the options. The returned error lists all invalid options.
+func (c *DynamicController) newServeOptions(
+	gvr schema.GroupVersionResource, handler Handler, opts []ServeOption,
+) (*serveOptions, error) {
+	o := &serveOptions{
+		gvr:     gvr,
+		handler: handler,
+		weight:  1,
+		timeout: defaultReconcileTimeout,
+	}
+	if gvr.Version == "" || gvr.Resource == "" {
+		o.reject("the GVR %+v must have a version and a resource", gvr)
+	}
+	if handler == nil {
+		o.reject("the handler is nil")
+	}
+	applyAll(opts, ServeOption.applyToServe, o)
+	if o.perFlow > 0 && o.flowOf == nil {
+		o.reject("WithFlowConcurrency(%d) requires WithFlow", o.perFlow)
+	}
+	o.complete(gvr)
+	o.errs = append(o.errs, c.source.Check(o.watch.Projection))
+	for _, secondary := range o.secondaries {
+		if err := c.source.Check(secondary.watch.Projection); err != nil {
+			o.reject("%s: %w", secondary.key.name(), err)
+		}
+	}
+	return o, invalid(errors.Join(o.errs...))
 }
 
 // register creates or changes a registration. Once the registration's subscriptions have been updated, done is closed.
@@ -84,7 +115,7 @@ func (r *registration) feedOptions(next *serveOptions) *feed.Options {
 // own type waits for itself until ctx is cancelled. If handlers or functions are still running after ten seconds, they
 // are logged.
 func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.GroupVersionResource) error {
-	if own := c.callOf(ctx); own != nil && own.reg.gvr == gvr {
+	if own := callOf(ctx, c.core); own != nil && own.reg.gvr == gvr {
 		return fmt.Errorf("stop serving %s: must not be called with the context of one of its own handlers", nameOf(gvr))
 	}
 	ending := c.registry.unregister(gvr)

@@ -3,6 +3,7 @@ package dynamiccontroller
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -26,38 +27,73 @@ func WithShard(ctx context.Context, index, count int) context.Context {
 // power of two, all types in a bucket are in the same shard. For its use, see [WithBucketLabel].
 func BucketOf(gr schema.GroupResource) string { return shards.Bucket(gr) }
 
-// validateShard returns an error if there is no such shard.
-func validateShard(s shards.Shard) error {
-	switch {
-	case s.Count < 1 || s.Count > shards.Max:
-		return invalid(fmt.Errorf("invalid shard %d of %d: the count must be between 1 and %d", s.Index, s.Count, shards.Max))
-	case s.Index < 0 || s.Index >= s.Count:
-		return invalid(fmt.Errorf("invalid shard %d of %d: the index must be between 0 and %d", s.Index, s.Count, s.Count-1))
+// DrainShard prevents further handler calls for the types of a shard, and waits until the running ones have returned.
+// Their contexts are not cancelled. Package replica calls it before it moves the shard to another replica. If ctx is
+// cancelled first, DrainShard returns an error that lists the handlers that are still running. In any case, no further
+// handlers are called for the shard until [DynamicController.ResumeShard] is called, or until the next run.
+//
+// DrainShard returns nil if no run serves the shard. A run without shards serves the shard with index 0 of 1.
+func (c *DynamicController) DrainShard(ctx context.Context, index, count int) error {
+	r := c.registry.runOf(shards.Shard{Index: index, Count: count})
+	if r == nil {
+		return nil
 	}
-	return nil
+	c.registry.drain(r, true)
+	idle := r.drain()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+	}
+	select {
+	case <-idle: // select can choose any of the two
+		return nil
+	default:
+	}
+	var running []string
+	for _, reg := range c.registry.servedBy(r) {
+		running = append(running, reg.runningHandlers()...)
+	}
+	return fmt.Errorf("drain shard %d of %d: %w: %s", index, count, ErrStillRunning, enumerate(running))
 }
 
-// overlaps reports whether one of the current shards has types in common with another one.
-func overlaps[V any](current map[shards.Shard]V, with shards.Shard) bool {
-	for scope := range current {
-		if scope.Count != with.Count || scope.Index == with.Index {
-			return true
+// ResumeShard ends the effect of [DynamicController.DrainShard].
+func (c *DynamicController) ResumeShard(index, count int) {
+	if r := c.registry.runOf(shards.Shard{Index: index, Count: count}); r != nil {
+		r.resume()
+		c.registry.drain(r, false)
+	}
+}
+
+// ShardLoad returns what the run of a shard costs: the number of objects in its caches, and since the run began, the
+// time that calls to handlers have taken, and the number of changes of objects of its types. Package replica calls it,
+// so that shards are balanced by their cost.
+//
+// The caches are those of the shard's types, and of the types that they own or watch with [WithBucketLabel]. Other
+// watches of owned and watched types are the same for all shards of a process, and do not count.
+//
+// ShardLoad returns false if no run serves the shard, or while the run reconciles the objects that exist when it
+// begins, for at most five minutes. A run without shards serves the shard with index 0 of 1.
+func (c *DynamicController) ShardLoad(index, count int) (
+	objects int, busy time.Duration, changes int64, ok bool,
+) {
+	r := c.registry.runOf(shards.Shard{Index: index, Count: count})
+	if r == nil {
+		return 0, 0, 0, false
+	}
+	regs := c.registry.servedBy(r)
+	counted := map[WatchKey]struct{}{}
+	for _, reg := range regs {
+		objects += reg.feed.Primary().View().Store().Len()
+		busy += reg.busy()
+		for key, sub := range reg.feed.Secondaries() {
+			key.Owned, key.EveryOwner = false, false // they do not change what is watched
+			if _, known := counted[WatchKey(key)]; !known && key.BucketLabel != "" {
+				counted[WatchKey(key)] = struct{}{}
+				objects += sub.View().Store().Len()
+			}
 		}
 	}
-	return false
-}
-
-// isIn reports whether the type belongs to a shard.
-func (r *registration) isIn(scope shards.Shard) bool {
-	return scope.Count == 1 || r.indexAmong(scope.Count) == scope.Index
-}
-
-// indexAmong returns the index of the type's shard. It caches the last result.
-func (r *registration) indexAmong(count int) int {
-	if cached := r.shard.Load(); cached != nil && cached.Count == count {
-		return cached.Index
-	}
-	shard := shards.Shard{Index: shards.Of(r.gvr.GroupResource(), count), Count: count}
-	r.shard.Store(&shard)
-	return shard.Index
+	changes, ok = r.meter.observe(regs)
+	return objects, busy, changes, ok
 }

@@ -47,3 +47,9 @@ func callUserCode(log logr.Logger, message string, f func()) (returned bool) {
 	}
 	return mistake == nil
 }
+
+// activity is something that the end of a run, or of RunWatches, waits for.
+type activity struct {
+	description string
+	done        <-chan struct{}
+}

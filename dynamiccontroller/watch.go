@@ -141,7 +141,7 @@ func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVers
 		return err
 	}
 	var caller feed.Caller
-	if made := c.callOf(ctx); made != nil && made.reg == reg {
+	if made := callOf(ctx, c.core); made != nil && made.reg == reg {
 		caller = feed.Caller{Options: made.options.feed, Key: made.key}
 	}
 	at := func(i int) *feed.Source { return watches[i].options.asFeed }
