@@ -31,7 +31,7 @@ const (
 	// CauseRetry means that the last call failed; see [Cause.Retry]. If an event leads to the retry before its backoff has
 	// passed, the cause has both kinds.
 	CauseRetry
-	// CauseRequeue means that the last call returned RequeueAfter or RequeueNow.
+	// CauseRequeue means that the last call returned RequeueAfter.
 	CauseRequeue
 	// CauseEnqueue means that Enqueue or EnqueueAfter was called.
 	CauseEnqueue

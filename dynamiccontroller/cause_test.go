@@ -178,7 +178,7 @@ func TestCauseOf_ReturnsWhyTheHandlerWasCalled(t *testing.T) {
 			c.want("the event after parking", "event", "event")
 		},
 		"requeues": func(c *causes) {
-			c.returns(dynamiccontroller.RequeueAfter(time.Second), dynamiccontroller.RequeueNow(),
+			c.returns(dynamiccontroller.RequeueAfter(time.Second), dynamiccontroller.RequeueAfter(1),
 				dynamiccontroller.RequeueAfter(0))
 			c.serve()
 			c.put()

@@ -84,8 +84,10 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate returns an error that lists all invalid fields.
-func (c Config) validate() error {
+// Validate returns an error that lists all invalid fields and wraps [ErrInvalidOptions]. Zero fields are valid.
+// [NewForConfig] returns the same error. After [NewDynamicController], Run, RunWatches and StartServingGVK return it.
+func (c Config) Validate() error {
+	c = c.withDefaults()
 	var errs []error
 	for _, rule := range []struct {
 		valid bool

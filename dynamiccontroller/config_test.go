@@ -47,7 +47,7 @@ func TestConfig_DefaultsAndValidation(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := test.config.withDefaults()
-			err := got.validate()
+			err := got.Validate()
 			if len(test.errs) == 0 {
 				if err != nil {
 					t.Fatal(err)

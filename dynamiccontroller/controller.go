@@ -29,7 +29,8 @@ type DynamicController struct {
 }
 
 // NewDynamicController returns a controller that lists and watches objects with kubeClient. It does not start any
-// goroutines or connect to the API server. Run, RunWatches and StartServingGVK return an error if config is invalid.
+// goroutines or connect to the API server. Run, RunWatches and StartServingGVK return an error if config is invalid;
+// see [Config.Validate].
 //
 // kubeClient should not be throttled, because each type starts with a list request and a watch request. Prefer
 // [NewForConfig]: with kubeClient, each object is decoded and re-encoded before it is stored, and each initial list is
@@ -48,7 +49,7 @@ func NewDynamicController(
 		},
 		registry: newRegistry(),
 	}
-	c.configErr = c.config.validate()
+	c.configErr = config.Validate()
 	c.queue.ShutDown() // the queue stays shut down until a run begins
 	for _, opt := range opts {
 		if opt == nil {

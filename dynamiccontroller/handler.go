@@ -30,7 +30,6 @@ import (
 //   - [RequeueAfter]: the object is reconciled again after the delay. An earlier reconcile, for example one triggered
 //     by an event, cancels the requeue, unless the option [KeepRequeues] is given. A handler that depends on the delay
 //     must therefore always return RequeueAfter.
-//   - [RequeueNow]: the object is reconciled again as soon as it is its turn.
 //   - [Terminal]: a failure that is not retried. The object is parked until an event, resync, Enqueue or the next run.
 //   - A NotFound for the object itself while it is not in the cache: the object is not retried. The same applies if a
 //     create is rejected because the object's namespace is terminating. If a type is missing, the API server returns a
@@ -112,25 +111,17 @@ type Interrupted interface {
 // RequeueAfter returns an error that makes the controller reconcile the object again after d. This does not count as a
 // failure, and it resets the number of consecutive failures. If d is not positive, the delay is the same as after a
 // failure, so that a handler that always returns such an error does not spin.
+//
+// The reason can be given by wrapping the error. Requeues are logged at V(1) with the text of the error that the handler
+// returned:
+//
+//	return fmt.Errorf("the bucket is being created: %w", dynamiccontroller.RequeueAfter(time.Second))
 func RequeueAfter(d time.Duration) error { return &requeueError{after: d} }
 
-// RequeueNow returns an error that makes the controller reconcile the object again without a delay, after the objects
-// of its type, or of its flow, that are already waiting because of events. This does not count as a failure, and it
-// resets the number of consecutive failures. A handler that always returns RequeueNow occupies a worker all the time.
-// The reason can be given by wrapping the error; requeues are logged at V(1) with the text of the error that the
-// handler returned:
-//
-//	return fmt.Errorf("the bucket was created, its policy is missing: %w", dynamiccontroller.RequeueNow())
-func RequeueNow() error { return &requeueError{now: true} }
+type requeueError struct{ after time.Duration }
 
-type requeueError struct {
-	after time.Duration
-	now   bool // without a delay
-}
-
-// RequeueDelay reports whether err is, or wraps, the result of [RequeueAfter] or [RequeueNow], and returns its delay,
-// which is zero for RequeueNow. Callers can use it to avoid reporting a requeue as a failure. It cannot be used to
-// create an equal error, because RequeueAfter(0) has a backoff and RequeueNow has not.
+// RequeueDelay reports whether err is, or wraps, the result of [RequeueAfter], and returns its delay. Callers can use it
+// to avoid reporting a requeue as a failure.
 func RequeueDelay(err error) (after time.Duration, ok bool) {
 	var requeue *requeueError
 	if errors.As(err, &requeue) {
@@ -139,12 +130,7 @@ func RequeueDelay(err error) (after time.Duration, ok bool) {
 	return 0, false
 }
 
-func (e *requeueError) Error() string {
-	if e.now {
-		return "requeue now"
-	}
-	return fmt.Sprintf("requeue after %s", e.after)
-}
+func (e *requeueError) Error() string { return fmt.Sprintf("requeue after %s", e.after) }
 
 // Terminal wraps an error to park the object instead of retrying it; see [Handler]. If err is nil or holds a nil
 // pointer, the object is parked with an error that describes the mistake.

@@ -58,8 +58,8 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 			log.V(1).Info("Object gone, will not retry", keyError, got.err.Error())
 		}
 	case OutcomeRequeue:
-		r.attempts.Requeued(key, got.after <= 0 && !got.now)
-		if got.after > 0 || got.now {
+		r.attempts.Requeued(key, got.after <= 0)
+		if got.after > 0 {
 			r.group.Forget(key)
 			r.addAfter(CauseRequeue, key, got.after)
 		} else {
@@ -99,7 +99,6 @@ type result struct {
 	outcome Outcome
 	err     error         // nil on success; otherwise has the text of the handler's error
 	after   time.Duration // the delay of a requeue
-	now     bool          // a requeue without a delay
 	stack   []byte        // the stack of a panic, or nil
 }
 
@@ -136,7 +135,7 @@ func (r *registration) classify(ctx context.Context, id ObjectIdentifiers, err e
 	case errors.As(err, &terminal):
 		return result{outcome: OutcomeTerminal}
 	case errors.As(err, &requeue):
-		return result{outcome: OutcomeRequeue, after: requeue.after, now: requeue.now}
+		return result{outcome: OutcomeRequeue, after: requeue.after}
 	case r.isGone(id, err):
 		return result{outcome: OutcomeGone}
 	case hasEnded(ctx):

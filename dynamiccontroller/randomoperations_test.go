@@ -63,7 +63,6 @@ var (
 			err: rapid.SampledFrom([]error{
 				nil, errOnPurpose, errOnPurpose, dynamiccontroller.Terminal(errOnPurpose),
 				dynamiccontroller.RequeueAfter(0), dynamiccontroller.RequeueAfter(5 * time.Microsecond),
-				dynamiccontroller.RequeueNow(),
 			}).Draw(rt, "outcome"),
 		}
 	})

@@ -43,8 +43,8 @@ func (l *lines) contain(parts ...string) bool {
 	})
 }
 
-// RequeueNow has no delay, is not a failure, and keeps the reason.
-func TestRequeueNow_ReconcilesAgainWithoutADelay(t *testing.T) {
+// The shortest requeue is not a failure, does not back off, and keeps the reason.
+func TestRequeueAfter_TheShortestDelayDoesNotBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lines
 		m := &completed{}
@@ -55,15 +55,16 @@ func TestRequeueNow_ReconcilesAgainWithoutADelay(t *testing.T) {
 		f.serve(f.types[0], func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 			order = append(order, id.Name())
 			if id.Name() == "again" && len(order) < 20 {
-				return fmt.Errorf("the policy is missing: %w", dynamiccontroller.RequeueNow())
+				return fmt.Errorf("the policy is missing: %w", dynamiccontroller.RequeueAfter(1))
 			}
 			return nil
 		})
 		began := time.Now()
 		f.controller.Enqueue(f.id(f.types[0], "again"), f.id(f.types[0], "other"))
+		time.Sleep(time.Microsecond)
 		synctest.Wait()
-		if took := time.Since(began); took != 0 || len(order) < 20 {
-			t.Errorf("%d calls in %s, want many without a delay", len(order), took)
+		if took := time.Since(began); len(order) < 20 {
+			t.Errorf("%d calls in %s, want many without a backoff", len(order), took)
 		}
 		if !slices.Contains(order[:3], "other") {
 			t.Errorf("the order is %v, want the other object to take its turn", order)
@@ -71,7 +72,7 @@ func TestRequeueNow_ReconcilesAgainWithoutADelay(t *testing.T) {
 		if status := f.status(f.types[0]); status.Failing+status.Delayed+status.Parked != 0 {
 			t.Errorf("the status is %+v", status)
 		}
-		if !log.contain(`"level"=1`, "Requeued", "default/again", "the policy is missing: requeue now") {
+		if !log.contain(`"level"=1`, "Requeued", "default/again", "the policy is missing: requeue after 1ns") {
 			t.Errorf("the reason is not logged: %q", log.all())
 		}
 		if first := m.reconciles[0]; first.Outcome != dynamiccontroller.OutcomeRequeue {
@@ -79,8 +80,8 @@ func TestRequeueNow_ReconcilesAgainWithoutADelay(t *testing.T) {
 		}
 		stop()
 	})
-	wrapped := fmt.Errorf("x: %w", dynamiccontroller.RequeueNow())
-	if after, ok := dynamiccontroller.RequeueDelay(wrapped); after != 0 || !ok {
+	wrapped := fmt.Errorf("x: %w", dynamiccontroller.RequeueAfter(time.Second))
+	if after, ok := dynamiccontroller.RequeueDelay(wrapped); after != time.Second || !ok {
 		t.Errorf("RequeueDelay returned %s, %t", after, ok)
 	}
 }

@@ -23,9 +23,8 @@ import (
 // returns an invalid error: a typed nil, or an error with a method that panics.
 //
 // An error can report when the work that is still running has returned, as that of a DynamicController does. It, or an
-// error that it wraps, then has the method Returned() <-chan struct{}, whose channel is closed at that time. Before,
-// the replica does not campaign for the lease. Without this method, the replica does not campaign until another one
-// could have acquired the lease.
+// error that it wraps, is then a [StillRunning]. Before the work has returned, the replica does not campaign for the
+// lease. After another error, the replica does not campaign until another one could have acquired the lease.
 type Runnable interface {
 	Run(ctx context.Context) error
 }

@@ -58,6 +58,13 @@ func (r *Replica) Alive() error {
 	return errors.Join(checkError(checkLeaseRenewal, renewal), checkError(checkRunnableShutdown, shutdown))
 }
 
+// CacheSyncer is implemented by runnables of [ScopeReplica] that keep caches up to date. The result of the Watches method
+// of a DynamicController implements it.
+type CacheSyncer interface {
+	// HasSynced reports whether the caches are complete. It must not block.
+	HasSynced() bool
+}
+
 // Ready is a readiness check. It does not depend on leadership, so that a standby can be ready. It makes no requests.
 // The error names the failed check:
 //
@@ -74,7 +81,7 @@ func (r *Replica) Ready() error {
 	}
 	var waiting []string
 	for _, n := range registered {
-		if s, ok := n.runnable.(interface{ HasSynced() bool }); ok && !s.HasSynced() {
+		if s, ok := n.runnable.(CacheSyncer); ok && !s.HasSynced() {
 			waiting = append(waiting, n.name)
 		}
 	}

@@ -10,6 +10,13 @@ import (
 	"time"
 )
 
+// StillRunning is implemented by errors of a [Runnable] that has returned while some of its work is still running.
+type StillRunning interface {
+	error
+	// Returned returns a channel that is closed when all the work has returned.
+	Returned() <-chan struct{}
+}
+
 // leftWork is work that a runnable has left running when it returned.
 type leftWork struct {
 	runnable string
@@ -19,7 +26,7 @@ type leftWork struct {
 // leftIn returns a channel for each branch of the error's tree that reports work that is still running. The channel is
 // closed when the work has returned. It is nil for an unclean branch without the method Returned.
 func leftIn(ctx context.Context, err error) (left []<-chan struct{}) {
-	running, ok := err.(interface{ Returned() <-chan struct{} })
+	running, ok := err.(StillRunning)
 	if ok {
 		return []<-chan struct{}{running.Returned()}
 	}
@@ -44,7 +51,7 @@ func leftIn(ctx context.Context, err error) (left []<-chan struct{}) {
 
 // hasReturned reports whether the error, or one that it wraps, has the method Returned.
 func hasReturned(err error) bool {
-	var running interface{ Returned() <-chan struct{} }
+	var running StillRunning
 	return errors.As(err, &running)
 }
 

@@ -16,8 +16,7 @@ const (
 	ScopeLeader Scope = iota
 	// ScopeReplica is the scope of per-replica runnables. The runnable starts once, with Run, and is stopped after the
 	// leader-gated runnables have returned. It should only read, because a client created from FencedConfig refuses
-	// writes unless this replica leads. If it has a method HasSynced() bool, Ready returns an error until HasSynced
-	// returns true.
+	// writes unless this replica leads. If it is a [CacheSyncer], Ready returns an error until HasSynced returns true.
 	ScopeReplica
 	// ScopeShard runs a runnable once for each shard that this replica leads. It starts with each term of a shard. Its
 	// context carries the term of the shard, and the shard (see [Shard]), so that the Run method of a DynamicController
@@ -30,8 +29,7 @@ const (
 	// (see [Shard]). The runnable starts before those of ScopeShard, and is stopped after they have returned, when the
 	// replica no longer keeps the shard warm. It should only read.
 	//
-	// If the runnable has a method HasSyncedShard(index, count int) bool, a shard is moved to this replica once the method
-	// has returned true. The method must not block, and must not call methods of the Replica other than Status. Of a
+	// If the runnable is a [ShardSyncer], a shard is moved to this replica once HasSyncedShard has returned true. Of a
 	// DynamicController, register the result of Watches. With one shard, which is the default, the scope is the same as
 	// ScopeReplica.
 	ScopeWarmShard

@@ -128,10 +128,18 @@ func (w *warmth) stop(cause error) {
 	w.group.stop()
 }
 
+// ShardSyncer is implemented by runnables of [ScopeWarmShard] that keep caches up to date. The result of the Watches
+// method of a DynamicController implements it.
+type ShardSyncer interface {
+	// HasSyncedShard reports whether the caches of a shard are complete. It must not block, and must not call methods of the
+	// Replica other than Status.
+	HasSyncedShard(index, count int) bool
+}
+
 // hasSynced reports whether the runnables keep the shard up to date.
 func hasSynced(of shards.Shard, runnables []namedRunnable) bool {
 	for _, n := range runnables {
-		s, ok := n.runnable.(interface{ HasSyncedShard(index, count int) bool })
+		s, ok := n.runnable.(ShardSyncer)
 		if !ok {
 			continue
 		}

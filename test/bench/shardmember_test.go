@@ -223,7 +223,7 @@ func (m *shardMember) handle(ctx context.Context, id dynamiccontroller.ObjectIde
 	}
 	switch {
 	case load.Again:
-		return dynamiccontroller.RequeueNow()
+		return dynamiccontroller.RequeueAfter(1) // a nanosecond, so without a backoff
 	case load.Every > 0:
 		return dynamiccontroller.RequeueAfter(load.Every)
 	}

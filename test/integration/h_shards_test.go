@@ -26,6 +26,8 @@ import (
 
 var (
 	_ replica.ShardDrainer = (*dynamiccontroller.DynamicController)(nil)
+	_ replica.CacheSyncer  = dynamiccontroller.WatchRunner{}
+	_ replica.ShardSyncer  = dynamiccontroller.WatchRunner{}
 	_ replica.ShardMeter   = (*dynamiccontroller.DynamicController)(nil)
 )
 
