@@ -383,6 +383,13 @@ verify: lint ## check formatting, go vet, go mod tidy, the linters, the workflow
 	tools/rename_test.sh
 	tools/apidiff_test.sh
 	tools/apidiff.sh
+	cd tools && go run ./apilist .. | diff ../docs/api.md - || { echo 'run "make api", and read the difference' >&2; exit 1; }
+
+.PHONY: api
+api: ## write the list of exported identifiers to docs/api.md
+	mkdir -p bin
+	cd tools && go run ./apilist .. >../bin/api.md
+	mv bin/api.md docs/api.md
 
 .PHONY: lint
 lint: ## run the linters of .golangci.yml in the modules with most of the code (the first build takes minutes)
