@@ -49,6 +49,8 @@ type Options struct {
 	// Relists is a relist limiter shared by several Loops; see NewRelistLimiter. If it is nil, the type is not treated as
 	// a custom resource, and watches that were closed early are resumed without a relist.
 	Relists *rate.Limiter
+	// Gate, if not nil, limits how many requests of the Loops that share it wait for a response at the same time.
+	Gate *Gate
 	// ConnectionLost, if not nil, is called when a watch was closed early, or when the server cannot be reached.
 	ConnectionLost func()
 	// MaxDelay limits the delay after a failed request, except after failures that usually last, such as a missing
@@ -320,6 +322,12 @@ func (l *Loop) page(
 			return metav1.ListMeta{}, err
 		}
 	}
+	dog.pause()
+	leave, err := l.options.Gate.enter(ctx)
+	if err != nil {
+		return metav1.ListMeta{}, err
+	}
+	options.Answered = leave
 	dog.touch()
 	var rejects error
 	m, err := l.requests.List(ctx, options, func(object runtime.Object) {
@@ -329,6 +337,7 @@ func (l *Loop) page(
 		}
 		dog.touch()
 	})
+	leave() // not deferred: after a panic, the gate does not wait for it
 	l.progress.answered.Store(true)
 	return m, cmp.Or(err, ctx.Err(), rejects)
 }
@@ -419,6 +428,10 @@ func (l *Loop) endList(version string, streaming bool) error {
 
 // watch requests a watch or a streaming list, and reads it until it ends.
 func (l *Loop) watch(ctx context.Context, cancel context.CancelCauseFunc, s step) outcome {
+	leave, err := l.options.Gate.enter(ctx)
+	if err != nil {
+		return l.failed(ctx, s.request, err)
+	}
 	dog := newWatchdog(cancel, headersLimit, unanswered)
 	defer dog.stop()
 	if s.request == streamRequest {
@@ -428,6 +441,7 @@ func (l *Loop) watch(ctx context.Context, cancel context.CancelCauseFunc, s step
 	options := l.watchOptions(s)
 	r.timeout = time.Duration(*options.TimeoutSeconds) * time.Second
 	stream, err := l.requests.Watch(ctx, options)
+	leave()
 	if err != nil {
 		return l.failed(ctx, s.request, err)
 	}

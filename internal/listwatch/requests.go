@@ -26,6 +26,9 @@ type Requests interface {
 type RequestOptions struct {
 	metav1.ListOptions
 	JSON bool // do not ask for protobuf
+	// Answered, if not nil, can be called once the headers of the response to a list have arrived. It can be called more
+	// than once.
+	Answered func()
 }
 
 // Stream is an open watch. Its methods are called by one goroutine.

@@ -97,6 +97,9 @@ func (c *client) List(
 		return metav1.ListMeta{}, err
 	}
 	defer func() { _ = body.Close() }()
+	if options.Answered != nil {
+		options.Answered()
+	}
 	list, err := readList(listBody{body}, c.projection, item)
 	if err != nil {
 		if err = fmt.Errorf("read list of %s: %w", c.gvr.GroupResource(), err); !errors.Is(err, io.ErrUnexpectedEOF) {

@@ -88,6 +88,7 @@ type Config struct {
 type Pool struct {
 	config    Config
 	relists   *rate.Limiter // limits relists, across all types, after watches were closed early
+	gate      *listwatch.Gate
 	histories histories
 	// historyRelists limits the relists after a new history began, and checks the checks for one.
 	historyRelists, checks *rate.Limiter
@@ -114,7 +115,7 @@ func NewPool(config Config) *Pool {
 		config.Progress = func() {}
 	}
 	return &Pool{
-		config: config, relists: listwatch.NewRelistLimiter(), checks: rate.NewLimiter(rate.Every(checkInterval), 1),
+		config: config, relists: listwatch.NewRelistLimiter(), gate: listwatch.NewGate(), checks: rate.NewLimiter(rate.Every(checkInterval), 1),
 		historyRelists: rate.NewLimiter(historyRelistsPerSecond, historyRelistBurst),
 		shared:         map[Key]*watch{}, byType: map[schema.GroupVersionResource][]*watch{},
 	}

@@ -126,7 +126,7 @@ func newWatch(p *Pool, key Key, transform cache.TransformFunc) *watch {
 		r.history.Store(p.histories.of(key.GVR.Group))
 		r.loop = listwatch.NewLoop(requests, r, listwatch.Options{
 			Log: log, GVR: key.GVR, LabelSelector: key.labelSelector(), FieldSelector: key.FieldSelector,
-			Observe: w.state.update, Relists: p.relists, ConnectionLost: func() { p.connectionLost(w) },
+			Observe: w.state.update, Relists: p.relists, Gate: p.gate, ConnectionLost: func() { p.connectionLost(w) },
 		})
 		r.relist = r.loop.Relist
 		w.reflectors = append(w.reflectors, r)

@@ -1,0 +1,55 @@
+package listwatch
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A request waits for its turn, but not longer than the turns of requests that hang.
+func TestGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate()
+		var leave [maxUnanswered]func()
+		for i := range leave {
+			leave[i] = enter(t, g)
+		}
+		began := time.Now()
+		leave[0]()
+		leave[0]() // counts once
+		enter(t, g)
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("waited %s although a request had been answered", waited)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), maxTurn/2)
+		defer cancel()
+		if _, err := g.enter(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the error is %v, want one of the context while all turns are taken", err)
+		}
+		enter(t, g)
+		if waited := time.Since(began); waited != maxTurn {
+			t.Errorf("waited %s for hung requests, want %s", waited, maxTurn)
+		}
+		for _, late := range leave {
+			late() // has no effect any more
+		}
+		if n := len(g.turns); n != 2 {
+			t.Errorf("%d requests count, want 2", n)
+		}
+		time.Sleep(maxTurn)
+		if n := len(g.turns); n != 0 {
+			t.Errorf("%d requests count after a turn, want none", n)
+		}
+	})
+}
+
+func enter(t *testing.T, g *Gate) (leave func()) {
+	t.Helper()
+	leave, err := g.enter(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leave
+}
