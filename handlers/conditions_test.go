@@ -89,13 +89,13 @@ func TestConditions_KeepResourceVersionOfOutdatedSpec(t *testing.T) {
 			current := newWidget()
 			current.SetGeneration(c.generation)
 			object := newWidget()
-			object.SetResourceVersion("0")
+			object.SetResourceVersion("1")
 			ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "R"}
 			changed, err := newConditions(t, newFakeServer(current)).Set(t.Context(), first, object, ready)
 			if err != nil || !changed {
 				t.Errorf("changed: %t, error: %v", changed, err)
 			}
-			if updated := object.GetResourceVersion() != "0"; updated != c.want {
+			if updated := object.GetResourceVersion() != "1"; updated != c.want {
 				t.Errorf("got the resourceVersion %s", object.GetResourceVersion())
 			}
 			if list, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions"); len(list) != 1 {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
@@ -35,7 +36,16 @@ type client struct {
 	namespace string
 }
 
-var errNoName = errors.New("name is required")
+// checkName returns the error of a client for the name of an object.
+func checkName(name string) error {
+	if name == "" {
+		return errors.New("name is required")
+	}
+	if msgs := rest.IsValidPathSegmentName(name); len(msgs) > 0 {
+		return fmt.Errorf("invalid resource name %q: %v", name, msgs)
+	}
+	return nil
+}
 
 func (c client) Namespace(namespace string) dynamic.ResourceInterface {
 	c.namespace = namespace
@@ -61,8 +71,8 @@ func (c client) Update(
 	if err != nil {
 		return nil, err
 	}
-	if object.GetName() == "" {
-		return nil, errNoName
+	if err := checkName(object.GetName()); err != nil {
+		return nil, err
 	}
 	action := clienttesting.NewUpdateActionWithOptions(c.gvr, c.namespace, object, opts)
 	action.Subresource = join(subresources)
@@ -76,8 +86,8 @@ func (c client) UpdateStatus(
 }
 
 func (c client) Delete(ctx context.Context, name string, opts metav1.DeleteOptions, subresources ...string) error {
-	if name == "" {
-		return errNoName
+	if err := checkName(name); err != nil {
+		return err
 	}
 	action := clienttesting.NewDeleteActionWithOptions(c.gvr, c.namespace, name, opts)
 	action.Subresource = join(subresources)
@@ -100,6 +110,9 @@ func (c client) stored(name string) *unstructured.Unstructured {
 }
 
 func (c client) DeleteCollection(ctx context.Context, opts metav1.DeleteOptions, list metav1.ListOptions) error {
+	if _, err := matcher(c.namespace, list); err != nil {
+		return err
+	}
 	_, err := c.invoke(ctx, clienttesting.NewDeleteCollectionActionWithOptions(c.gvr, c.namespace, opts, list))
 	return err
 }
@@ -107,8 +120,8 @@ func (c client) DeleteCollection(ctx context.Context, opts metav1.DeleteOptions,
 func (c client) Get(
 	ctx context.Context, name string, opts metav1.GetOptions, subresources ...string,
 ) (*unstructured.Unstructured, error) {
-	if name == "" {
-		return nil, errNoName
+	if err := checkName(name); err != nil {
+		return nil, err
 	}
 	action := clienttesting.NewGetActionWithOptions(c.gvr, c.namespace, name, opts)
 	action.Subresource = join(subresources)
@@ -118,6 +131,9 @@ func (c client) Get(
 func (c client) List(ctx context.Context, opts metav1.ListOptions) (*unstructured.UnstructuredList, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
+	}
+	if _, err := matcher(c.namespace, opts); err != nil {
+		return nil, err // NewListActionWithOptions would panic
 	}
 	action := clienttesting.NewListActionWithOptions(c.gvr, schema.GroupVersionKind{}, c.namespace, opts)
 	result, err := c.server.fake.Invokes(action, nil)
@@ -142,6 +158,9 @@ func (c client) watch(
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if _, err := matcher(c.namespace, opts); err != nil {
+		return nil, err
+	}
 	opts.Watch = true
 	action := clienttesting.NewWatchActionWithOptions(c.gvr, c.namespace, opts)
 	if _, err := c.server.fake.Invokes(action, nil); err != nil {
@@ -154,8 +173,8 @@ func (c client) Patch(
 	ctx context.Context, name string, patchType types.PatchType, data []byte, opts metav1.PatchOptions,
 	subresources ...string,
 ) (*unstructured.Unstructured, error) {
-	if name == "" {
-		return nil, errNoName
+	if err := checkName(name); err != nil {
+		return nil, err
 	}
 	action := clienttesting.NewPatchActionWithOptions(c.gvr, c.namespace, name, patchType, data, opts)
 	action.Subresource = join(subresources)

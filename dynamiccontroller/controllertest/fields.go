@@ -4,65 +4,55 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
 // fieldTracker maintains the managedFields of a type's objects, for one of its endpoints.
 type fieldTracker struct {
-	manager     *managedfields.FieldManager
-	subresource string
+	manager *managedfields.FieldManager
 }
 
-func newFieldTracker(t Type, subresource string) fieldTracker {
-	gvk := t.GVR.GroupVersion().WithKind(t.Kind)
-	types := managedfields.NewDeducedTypeConverter()
-	manager, err := managedfields.NewDefaultCRDFieldManager(
-		types, sameInAllVersions{}, noDefaults{}, newObjects{}, gvk, gvk.GroupVersion(), subresource, nil)
+// newFieldTracker returns the tracker for an endpoint that ignores changes to the fields with the given names.
+func newFieldTracker(t Type, subresource string, ignored ...string) fieldTracker {
+	gv := t.GVR.GroupVersion()
+	paths := fieldpath.NewSet()
+	for _, name := range ignored {
+		paths.Insert(fieldpath.MakePathOrDie(name))
+	}
+	filters := map[fieldpath.APIVersion]fieldpath.Filter{
+		fieldpath.APIVersion(gv.String()): fieldpath.NewExcludeSetFilter(paths),
+	}
+	manager, err := managedfields.NewDefaultCRDFieldManager(typeConverter{}, sameInAllVersions{}, noDefaults{},
+		newObjects{}, gv.WithKind(t.Kind), gv, subresource, filters)
 	if err != nil {
 		panic(fmt.Sprintf("controllertest: create a field manager: %v", err))
 	}
-	return fieldTracker{manager, subresource}
+	return fieldTracker{manager}
 }
 
 // update sets the managedFields of an object that is created or updated.
-func (f fieldTracker) update(
-	before, next *unstructured.Unstructured, manager string,
-) (*unstructured.Unstructured, error) {
-	object, err := f.manager.Update(before.DeepCopy(), next, manager)
-	if err != nil {
-		return nil, err
+func (f fieldTracker) update(before, next *unstructured.Unstructured, manager string) *unstructured.Unstructured {
+	if next.GetKind() != before.GetKind() { // an API server finds no schema
+		next.SetManagedFields(before.GetManagedFields())
+		return next
 	}
-	return object.(*unstructured.Unstructured), nil
+	return f.manager.UpdateNoErrors(before.DeepCopy(), next, manager).(*unstructured.Unstructured)
 }
 
-// apply merges an applied configuration into an object. Fields that the endpoint ignores are dropped.
+// apply merges an applied configuration into an object.
 func (f fieldTracker) apply(
 	live, applied *unstructured.Unstructured, manager string, force bool,
 ) (*unstructured.Unstructured, error) {
-	accepted := applied.DeepCopy()
-	if f.subresource == "" {
-		delete(accepted.Object, "status")
-	} else {
-		accepted = &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": applied.GetAPIVersion(), "kind": applied.GetKind(),
-		}}
-		accepted.SetNamespace(applied.GetNamespace())
-		accepted.SetName(applied.GetName())
-		if uid := applied.GetUID(); uid != "" {
-			accepted.SetUID(uid)
-		}
-		if version := applied.GetResourceVersion(); version != "" {
-			accepted.SetResourceVersion(version)
-		}
-		setStatus(accepted, applied)
-	}
-	object, err := f.manager.Apply(live.DeepCopy(), accepted, manager, force)
+	object, err := f.manager.Apply(live.DeepCopy(), applied, manager, force)
 	if err != nil {
-		return nil, err
+		return nil, asStatus(err)
 	}
 	return object.(*unstructured.Unstructured), nil
 }
@@ -128,3 +118,76 @@ func (newObjects) New(kind schema.GroupVersionKind) (runtime.Object, error) {
 	object.SetGroupVersionKind(kind)
 	return object, nil
 }
+
+// typeConverter gives the metadata of objects its type, and deduces the types of all other fields, as for a
+// CustomResourceDefinition that preserves unknown fields. Other lists are therefore replaced, not merged.
+type typeConverter struct{}
+
+func (typeConverter) ObjectToTyped(object runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
+	return objectType().FromUnstructured(object.(*unstructured.Unstructured).Object, opts...)
+}
+
+func (typeConverter) TypedToObject(value *typed.TypedValue) (runtime.Object, error) {
+	content, ok := value.AsValue().Unstructured().(map[string]any)
+	if !ok {
+		return nil, errors.New("an object must be a map")
+	}
+	return &unstructured.Unstructured{Object: content}, nil
+}
+
+var objectType = sync.OnceValue(func() typed.ParseableType {
+	parser, err := typed.NewParser(objectSchema)
+	if err != nil {
+		panic(fmt.Sprintf("controllertest: parse the schema of objects: %v", err))
+	}
+	return parser.Type("object")
+})
+
+// objectSchema contains the parts of the Kubernetes OpenAPI document that describe metadata.
+const objectSchema typed.YAMLObject = `
+types:
+- name: object
+  map:
+    fields:
+    - {name: apiVersion, type: {scalar: string}}
+    - {name: kind, type: {scalar: string}}
+    - {name: metadata, type: {namedType: metadata}}
+    elementType: {namedType: deduced}
+- name: metadata
+  map:
+    fields:
+    - {name: annotations, type: {map: {elementType: {scalar: string}}}}
+    - {name: creationTimestamp, type: {scalar: untyped}}
+    - {name: deletionGracePeriodSeconds, type: {scalar: numeric}}
+    - {name: deletionTimestamp, type: {scalar: untyped}}
+    - {name: finalizers, type: {list: {elementType: {scalar: string}, elementRelationship: associative}}}
+    - {name: generateName, type: {scalar: string}}
+    - {name: generation, type: {scalar: numeric}}
+    - {name: labels, type: {map: {elementType: {scalar: string}}}}
+    - {name: managedFields, type: {list: {elementType: {namedType: atomic}, elementRelationship: atomic}}}
+    - {name: name, type: {scalar: string}}
+    - {name: namespace, type: {scalar: string}}
+    - name: ownerReferences
+      type: {list: {elementType: {namedType: owner}, elementRelationship: associative, keys: [uid]}}
+    - {name: resourceVersion, type: {scalar: string}}
+    - {name: selfLink, type: {scalar: string}}
+    - {name: uid, type: {scalar: string}}
+- name: owner
+  map:
+    fields:
+    - {name: apiVersion, type: {scalar: string}, default: ""}
+    - {name: blockOwnerDeletion, type: {scalar: boolean}}
+    - {name: controller, type: {scalar: boolean}}
+    - {name: kind, type: {scalar: string}, default: ""}
+    - {name: name, type: {scalar: string}, default: ""}
+    - {name: uid, type: {scalar: string}, default: ""}
+    elementRelationship: atomic
+- name: atomic
+  scalar: untyped
+  list: {elementType: {namedType: atomic}, elementRelationship: atomic}
+  map: {elementType: {namedType: atomic}, elementRelationship: atomic}
+- name: deduced
+  scalar: untyped
+  list: {elementType: {namedType: atomic}, elementRelationship: atomic}
+  map: {elementType: {namedType: deduced}, elementRelationship: separable}
+`

@@ -43,7 +43,10 @@ func (g metadataGetter) List(ctx context.Context, opts metav1.ListOptions) (*met
 	if err != nil {
 		return nil, err
 	}
-	all := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: list.GetResourceVersion()}}
+	all := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{
+		ResourceVersion: list.GetResourceVersion(), Continue: list.GetContinue(),
+		RemainingItemCount: list.GetRemainingItemCount(),
+	}}
 	for i := range list.Items {
 		all.Items = append(all.Items, *meta.AsPartialObjectMetadata(&list.Items[i]))
 	}

@@ -1,23 +1,21 @@
 package controllertest
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/watch"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
@@ -70,26 +68,10 @@ func (s *Server) tableForLocked(action clienttesting.Action) (*table, error) {
 		table.ClusterScoped && action.GetNamespace() != "",
 		!table.ClusterScoped && action.GetNamespace() == "" && !anyNamespace:
 		return nil, errNoSuchType(action.GetVerb())
-	case action.GetSubresource() != "" && action.GetSubresource() != "status":
-		return nil, errNoSubresource
+	case action.GetSubresource() != "" && (action.GetSubresource() != "status" || !table.rules.status):
+		return nil, errNoSubresource(action)
 	}
 	return table, nil
-}
-
-func (s *Server) listLocked(
-	t *table, namespace string, opts metav1.ListOptions,
-) (*unstructured.UnstructuredList, error) {
-	matches, err := matcher(namespace, opts)
-	if err != nil {
-		return nil, err
-	}
-	list := &unstructured.UnstructuredList{Items: []unstructured.Unstructured{}}
-	list.SetGroupVersionKind(t.GVR.GroupVersion().WithKind(t.Kind + "List"))
-	list.SetResourceVersion(strconv.FormatInt(s.version, 10))
-	for _, object := range t.list(matches) {
-		list.Items = append(list.Items, *object.DeepCopy())
-	}
-	return list, nil
 }
 
 // writeLocked performs a request that writes. The returned object must not be modified. It is nil after a deletion.
@@ -101,36 +83,51 @@ func (s *Server) writeLocked(t *table, action clienttesting.Action) (*unstructur
 	switch action := action.(type) {
 	case clienttesting.CreateActionImpl:
 		if w.subresource != "" {
-			return nil, errNoSubresource
+			return nil, apierrors.NewMethodNotSupported(action.Resource.GroupResource(), action.Verb)
 		}
 		w.manager = managerOf(action.CreateOptions.FieldManager)
+		errs := metav1validation.ValidateCreateOptions(&action.CreateOptions)
+		if err := checkOptions("CreateOptions", errs); err != nil {
+			return nil, err
+		}
 		return s.createLocked(w, action.Object.DeepCopyObject().(*unstructured.Unstructured))
 	case clienttesting.UpdateActionImpl:
 		object := action.Object.DeepCopyObject().(*unstructured.Unstructured)
 		w.manager = managerOf(action.UpdateOptions.FieldManager)
 		w.key.Name = object.GetName()
+		errs := metav1validation.ValidateUpdateOptions(&action.UpdateOptions)
+		if err := checkOptions("UpdateOptions", errs); err != nil {
+			return nil, err
+		}
 		return s.updateLocked(w, object)
 	case clienttesting.PatchActionImpl:
 		w.manager = managerOf(action.PatchOptions.FieldManager)
 		w.key.Name = action.Name
-		return s.patchLocked(w, action)
+		return s.patchRequestLocked(w, action)
 	case clienttesting.DeleteActionImpl:
 		w.key.Name = action.Name
-		return nil, s.deleteLocked(w, action.DeleteOptions.Preconditions)
+		return nil, s.deleteLocked(w, action.DeleteOptions)
 	case clienttesting.DeleteCollectionActionImpl:
-		matches, err := matcher(action.Namespace, action.ListOptions)
-		if err != nil {
-			return nil, err
-		}
-		for _, object := range t.list(matches) {
-			w.key = keyOf(object)
-			if err := s.deleteLocked(w, action.DeleteOptions.Preconditions); err != nil {
-				return nil, err
-			}
-		}
-		return nil, nil
+		return nil, s.deleteCollectionLocked(w, action)
 	}
 	return nil, fmt.Errorf("controllertest: %T is not supported", action)
+}
+
+func (s *Server) deleteCollectionLocked(w write, action clienttesting.DeleteCollectionActionImpl) error {
+	if err := checkDelete(action.DeleteOptions); err != nil {
+		return err
+	}
+	list, err := s.listLocked(w.table, action.Namespace, action.ListOptions)
+	if err != nil {
+		return err
+	}
+	for i := range list.Items {
+		w.key = keyOf(&list.Items[i])
+		if err := s.deleteLocked(w, action.DeleteOptions); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 func isDryRun(action clienttesting.Action) bool {
@@ -156,17 +153,30 @@ func managerOf(name string) string {
 	return name
 }
 
-func (s *Server) patchLocked(w write, action clienttesting.PatchActionImpl) (*unstructured.Unstructured, error) {
+// patchRequestLocked performs a patch of any type.
+func (s *Server) patchRequestLocked(
+	w write, action clienttesting.PatchActionImpl,
+) (*unstructured.Unstructured, error) {
+	errs := metav1validation.ValidatePatchOptions(&action.PatchOptions, action.PatchType)
+	switch action.PatchType {
+	case types.ApplyPatchType, types.JSONPatchType, types.MergePatchType:
+	default:
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch",
+			action.Resource.GroupResource(), action.Name,
+			"the server supports JSON patches, merge patches and server-side apply", 0, false)
+	}
+	if err := cmp.Or(checkBody(action.Patch), checkOptions("PatchOptions", errs)); err != nil {
+		return nil, err
+	}
 	if action.PatchType == types.ApplyPatchType {
-		data, err := yaml.YAMLToJSON(action.Patch)
+		applied, err := decodeYAML(action.Patch)
 		if err != nil {
-			return nil, apierrors.NewBadRequest(err.Error())
+			return nil, err
 		}
-		applied, err := received(data)
-		if err != nil {
-			return nil, apierrors.NewBadRequest(err.Error())
-		}
-		return s.applyLocked(w, applied, action.PatchOptions)
+		return s.applyLocked(w, applied, ptr.Deref(action.PatchOptions.Force, false))
+	}
+	if !json.Valid(action.Patch) {
+		return nil, apierrors.NewBadRequest("invalid JSON patch")
 	}
 	before := w.table.objects[w.key]
 	if before == nil {
@@ -180,41 +190,50 @@ func (s *Server) patchLocked(w write, action clienttesting.PatchActionImpl) (*un
 		return nil, err
 	}
 	next, err := received(data)
+	if err == nil {
+		err = w.decode(next)
+	}
 	if err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
+		return nil, apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{
+			field.Invalid(field.NewPath("patch"), string(data), err.Error()),
+		})
 	}
-	if next.GetResourceVersion() == "" {
-		next.SetResourceVersion(before.GetResourceVersion())
+	return s.patchLocked(w, next)
+}
+
+func decodeYAML(patch []byte) (*unstructured.Unstructured, error) {
+	data, err := yaml.YAMLToJSON(patch)
+	if err != nil {
+		return nil, apierrors.NewBadRequest("error encoding patch: " + err.Error())
 	}
-	return s.updateLocked(w, next)
+	applied, err := received(data)
+	if err != nil {
+		return nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
+	}
+	return applied, nil
 }
 
 // patched returns the JSON of a patched object.
 func patched(data []byte, action clienttesting.PatchActionImpl) ([]byte, error) {
-	failed := func(code int, err error) error {
-		return apierrors.NewGenericServerResponse(code, "patch", action.Resource.GroupResource(), action.Name, err.Error(),
-			0, false)
-	}
-	switch action.PatchType {
-	case types.JSONPatchType:
-		patch, err := jsonpatch.DecodePatch(action.Patch)
-		if err != nil {
-			return nil, failed(http.StatusBadRequest, err)
+	if action.PatchType == types.MergePatchType {
+		if err := json.Unmarshal(action.Patch, &map[string]any{}); err != nil {
+			return nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
 		}
-		if data, err = patch.Apply(data); err != nil {
-			return nil, failed(http.StatusUnprocessableEntity, err)
-		}
-		return data, nil
-	case types.MergePatchType:
 		data, err := jsonpatch.MergePatch(data, action.Patch)
 		if err != nil {
-			return nil, failed(http.StatusBadRequest, err)
+			return nil, apierrors.NewBadRequest(err.Error())
 		}
 		return data, nil
-	default:
-		return nil, failed(http.StatusUnsupportedMediaType,
-			errors.New("the server supports JSON patches, merge patches and server-side apply"))
 	}
+	patch, err := jsonpatch.DecodePatch(action.Patch)
+	if err != nil {
+		return nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
+	}
+	if data, err = patch.Apply(data); err != nil {
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "",
+			err.Error(), 0, false)
+	}
+	return data, nil
 }
 
 // watch starts a watch that a client has requested.
@@ -228,45 +247,23 @@ func (s *Server) watch(
 		return nil, err
 	}
 	opts := action.ListOptions
+	if err := checkListOptions(opts); err != nil {
+		return nil, err
+	}
 	matches, err := matcher(action.Namespace, opts)
 	if err != nil {
 		return nil, err
 	}
 	if opts.SendInitialEvents != nil {
-		return nil, apierrors.NewBadRequest("sendInitialEvents is not supported")
+		return nil, apierrors.NewBadRequest("controllertest: streaming lists are not supported")
 	}
-	var version int64
-	if opts.ResourceVersion != "" {
-		if version, err = strconv.ParseInt(opts.ResourceVersion, 10, 64); err != nil {
-			return nil, apierrors.NewBadRequest("invalid resourceVersion: " + opts.ResourceVersion)
-		}
+	version, err := parseVersion(opts.ResourceVersion)
+	if err != nil {
+		return nil, unknownError("invalid resource version: %v", err)
 	}
 	w := s.watchLocked(table, version, matches, convert)
 	go w.deliver(ctx, time.Duration(ptr.Deref(opts.TimeoutSeconds, 0))*time.Second)
 	return w, nil
-}
-
-// matcher returns a function that reports whether an object belongs to a list or watch.
-func matcher(namespace string, opts metav1.ListOptions) (func(*unstructured.Unstructured) bool, error) {
-	selector, err := labels.Parse(opts.LabelSelector)
-	if err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	fieldSelector, err := fields.ParseSelector(opts.FieldSelector)
-	if err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	for _, requirement := range fieldSelector.Requirements() {
-		if requirement.Field != "metadata.name" && requirement.Field != "metadata.namespace" {
-			return nil, apierrors.NewBadRequest("field label not supported: " + requirement.Field)
-		}
-	}
-	return func(object *unstructured.Unstructured) bool {
-		return (namespace == "" || object.GetNamespace() == namespace) &&
-			selector.Matches(labels.Set(object.GetLabels())) && fieldSelector.Matches(fields.Set{
-			"metadata.name": object.GetName(), "metadata.namespace": object.GetNamespace(),
-		})
-	}, nil
 }
 
 // describe returns the entry of a write for TakeWrites.
@@ -292,4 +289,9 @@ func errNoSuchType(verb string) error {
 		0, true)
 }
 
-var errNoSubresource = errors.New("controllertest: of the subresources, only status is supported, without create")
+// errNoSubresource returns the error of an API server for a subresource that the type does not have.
+func errNoSubresource(action clienttesting.Action) error {
+	return apierrors.NewGenericServerResponse(http.StatusNotFound, action.GetVerb(), schema.GroupResource{}, "",
+		fmt.Sprintf("controllertest: %s have no subresource %s; of the subresources, only status is supported",
+			action.GetResource().Resource, action.GetSubresource()), 0, false)
+}

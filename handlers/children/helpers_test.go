@@ -150,8 +150,11 @@ type reconciling struct {
 // newReconciling returns a new server with the given objects, the first of which is the parent.
 func newReconciling(t testing.TB, objects ...*unstructured.Unstructured) reconciling {
 	t.Helper()
-	server := newFakeServer(objects...)
-	return reconciling{server, newReconciler(t, Config{Client: server}), objects[0].DeepCopy()}
+	server, parent := newFakeServer(objects...), objects[0].DeepCopy()
+	if stored := server.Get(first); parent.GetResourceVersion() == "" && stored != nil {
+		parent.SetResourceVersion(stored.GetResourceVersion())
+	}
+	return reconciling{server, newReconciler(t, Config{Client: server}), parent}
 }
 
 // failWith returns a reaction that rejects requests.
