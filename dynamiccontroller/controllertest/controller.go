@@ -65,6 +65,10 @@ const (
 //
 // WaitIdle must be called in a [synctest.Test] bubble in which the controller is running. It takes no real time. If the
 // controller is not idle after one minute on the clock of the bubble, the test fails with the reasons.
+//
+// WaitIdle cannot return while a goroutine of the bubble waits for the network, because such a goroutine does not count
+// as blocked. If it waits for five seconds of real time, the process ends with a panic that contains its stack trace,
+// as when the timeout of go test is exceeded.
 func WaitIdle(t testing.TB, controller *dynamiccontroller.DynamicController) {
 	t.Helper()
 	for deadline := time.Now().Add(idleTimeout); ; time.Sleep(idlePoll) {
@@ -87,6 +91,7 @@ func waitInBubble(t testing.TB) {
 			t.Fatalf("controllertest: WaitIdle: %v; call it in the function that is passed to synctest.Test", r)
 		}
 	}()
+	defer theWatchdog.begin(t.Name())()
 	synctest.Wait()
 }
 
