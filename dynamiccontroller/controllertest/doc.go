@@ -54,33 +54,52 @@
 //
 // # What the server simulates
 //
-// Every type behaves like that of a CustomResourceDefinition with the subresource status and without a schema:
+// The server answers like kube-apiserver 1.37. A table of almost 300 operations is run against both, with the same
+// answers except in the cases below. Every type behaves like that of a CustomResourceDefinition with the subresource
+// status and with a schema that preserves unknown fields:
 //
 //   - Create, get, list, update, delete, JSON patch, merge patch and server-side apply, with dry runs. Lists and
-//     watches support label selectors, and field selectors for the name and the namespace.
+//     watches support label selectors, and field selectors for the name and the namespace. Lists have pages.
+//   - Metadata is validated: names, labels, annotations, owners, finalizers, field managers and sizes.
 //   - UIDs, resourceVersions, generations, creationTimestamps and generated names. A write without changes does not
 //     change the resourceVersion.
-//   - Conflicts: an update or patch with an old resourceVersion or another UID, a deletion whose preconditions are not
-//     met, and an apply of a field that another manager owns.
-//   - Ownership of fields in managedFields.
-//   - Finalizers: a deleted object with finalizers remains until they have been removed.
+//   - Conflicts: an update or patch with an old resourceVersion, an update with another UID, a deletion whose
+//     preconditions are not met, and an apply of a field that another manager owns.
+//   - Ownership of fields in managedFields. Server-side apply merges the finalizers and the ownerReferences of several
+//     managers, and replaces all other lists.
+//   - Finalizers: a deleted object with finalizers remains until they have been removed, and no finalizer can be added.
 //   - The status is changed only by requests for the subresource, and all other fields only by other requests.
 //   - Watches from any earlier resourceVersion, until the timeout in the request. Their events can be delayed.
 //   - A NotFound without a name for types that are not served.
 //
+// Well-known built-in types, such as ConfigMaps, can be updated without a resourceVersion, and have neither a
+// generation nor a status if the real ones have none.
+//
 // # What the server does not simulate
 //
-// Test what depends on the following with a real API server, for example with envtest:
+// Test what depends on the following with a real API server, for example with envtest. The first six rows are the
+// operations of the table whose answers differ:
 //
-//   - Schemas: no defaults, no validation, no pruning, and no conversion between versions. Server-side apply replaces
-//     lists, including finalizers and ownerReferences, instead of merging their items.
-//   - Garbage collection: the children of a deleted object are not deleted, and the propagation policy is ignored.
-//     Namespaces are ordinary objects: they need not exist, and deleting one does not delete its objects.
-//   - Built-in types have no special behavior: no strategic merge patches, no immutable fields, and no updates without
-//     a resourceVersion. Pods do not run. The only subresource is status.
-//   - Admission, permissions and rate limits. [Server.PrependReactor] makes requests fail.
-//   - Bookmarks, streaming lists, expired resourceVersions, and pages of lists. A list always returns the newest state.
-//   - Types that appear or disappear.
-//   - The wire format: the controller decodes objects as with any dynamic client, and not as with
-//     [dynamiccontroller.NewForConfig].
+//	operation                               difference, and its reason
+//	create in a missing namespace           succeeds: tests need not create namespaces, which are ordinary objects
+//	create a namespace                      sets no label with its name: built-in types have no defaults
+//	strategic merge patch                   is refused for all types: no type has a schema
+//	apply to a built-in type                managedFields also contain the maps themselves: no type has a schema
+//	watch from an expired resourceVersion   returns all later changes: the server keeps every change
+//	watch that streams a list               is refused: reflectors use plain lists with this server
+//	schemas                                 no defaults, no validation, no pruning, no conversion between versions
+//	built-in types                          no immutable fields, and no subresources except status; Pods do not run
+//	garbage collection                      children of a deleted object remain; the propagation policy is ignored
+//	deletion of a namespace                 does not delete its objects
+//	admission, permissions, rate limits     none; [Server.PrependReactor] makes requests fail
+//	bookmarks                               are not sent
+//	types                                   cannot appear or disappear
+//	wire format                             objects are decoded as with any dynamic client, and not as with
+//	                                        [dynamiccontroller.NewForConfig]
+//
+// # The network
+//
+// In a bubble, a goroutine that waits for a network connection does not count as blocked. [WaitIdle] can then never
+// return, and ends the process after five seconds with the reason. Use a fake of the client that connects, or a
+// [net.Pipe] in place of the connection.
 package controllertest

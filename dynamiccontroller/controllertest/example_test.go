@@ -62,3 +62,37 @@ spec: {size: 1}
 	// <nil> []
 	// <nil> []
 }
+
+// While the watches of a type are held, a client reads a new object, but a watch does not deliver it. A cache that is
+// filled from this watch is then outdated.
+func ExampleServer_HoldWatches() {
+	server := controllertest.NewServer(controllertest.Type{GVR: things, Kind: "Thing"})
+	stream, err := server.Resource(things).Watch(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer stream.Stop()
+
+	release := server.HoldWatches(things)
+	thing := &unstructured.Unstructured{}
+	thing.SetGroupVersionKind(things.GroupVersion().WithKind("Thing"))
+	thing.SetNamespace("default")
+	thing.SetName("first")
+	id := server.Apply(thing)
+	fmt.Println("read:", server.Get(id).GetName())
+	select {
+	case <-stream.ResultChan():
+		fmt.Println("delivered too early")
+	default:
+		fmt.Println("not delivered")
+	}
+
+	release()
+	event := <-stream.ResultChan()
+	fmt.Println("delivered:", event.Type)
+	// Output:
+	// read: first
+	// not delivered
+	// delivered: ADDED
+}

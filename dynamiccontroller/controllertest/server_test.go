@@ -151,6 +151,10 @@ func TestRequests_AreRejectedLikeByAnAPIServer(t *testing.T) {
 			preconditions := &metav1.Preconditions{ResourceVersion: ptr.To("1")}
 			return in(server, widgets).Delete(ctx, "first", metav1.DeleteOptions{Preconditions: preconditions})
 		}, apierrors.IsConflict},
+		"list at a resourceVersion of the future": {func(ctx context.Context, server *controllertest.Server) error {
+			_, err := in(server, widgets).List(ctx, metav1.ListOptions{ResourceVersion: "1000"})
+			return err
+		}, apierrors.IsTimeout},
 		"a request with a cancelled context": {func(ctx context.Context, server *controllertest.Server) error {
 			ctx, cancel := context.WithCancel(ctx)
 			cancel()

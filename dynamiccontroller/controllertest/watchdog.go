@@ -16,25 +16,23 @@ const (
 
 // watchdog finds calls to WaitIdle that never return. A goroutine that waits for the network does not count as blocked
 // in a bubble. As long as there is one, synctest.Wait does not return, and the clock of the bubble, by which WaitIdle
-// times out, stands still. No goroutine of the bubble can find that out, because it would itself keep synctest.Wait from
+// times out, stands still. No goroutine of the bubble can detect this, because it would itself keep synctest.Wait from
 // returning. The watchdog therefore runs outside of all bubbles, on the real clock.
 type watchdog struct {
-	mu      sync.Mutex        // guards the fields below
-	waiting map[*wait]string  // the names of the tests that are in synctest.Wait
-	ended   int               // calls to synctest.Wait that have returned
-	checked int               // the value of ended when the watchdog last looked
-	streaks map[string]int    // for how many periods goroutines have been waiting for the network, by header
-	timer   *time.Timer       // created with the watchdog: in a bubble, it would use the clock of the bubble
-	fail    func(text string) // ends the process
+	mu      sync.Mutex     // guards the fields below
+	begun   int            // calls to synctest.Wait
+	waiting map[int]string // the names of the tests that are in synctest.Wait
+	ended   int            // calls to synctest.Wait that have returned
+	checked int            // the value of ended at the last check
+	streaks map[string]int // for how many periods goroutines have been waiting for the network, by number
+	timer   *time.Timer
 }
 
-// wait is a call to synctest.Wait.
-type wait struct{ _ byte }
+// theWatchdog is created when the process starts, because a timer that is created in a bubble uses the bubble's clock.
+var theWatchdog = newWatchdog()
 
-var theWatchdog = newWatchdog(func(text string) { panic(text) })
-
-func newWatchdog(fail func(text string)) *watchdog {
-	w := &watchdog{waiting: map[*wait]string{}, fail: fail}
+func newWatchdog() *watchdog {
+	w := &watchdog{waiting: map[int]string{}}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(watchdogPeriod, w.check)
@@ -45,7 +43,8 @@ func newWatchdog(fail func(text string)) *watchdog {
 func (w *watchdog) begin(test string) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	this := &wait{}
+	w.begun++
+	this := w.begun
 	w.waiting[this] = test
 	return func() {
 		w.mu.Lock()
@@ -55,8 +54,8 @@ func (w *watchdog) begin(test string) (end func()) {
 	}
 }
 
-// check is called once in a period. It looks at the goroutines only if no call to synctest.Wait has returned for a
-// period.
+// check is called once per period. It looks at the goroutines only if no call to synctest.Wait has returned since the
+// last check.
 func (w *watchdog) check() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -68,7 +67,7 @@ func (w *watchdog) check() {
 	streaks := map[string]int{}
 	for id, stack := range networkWaits(stacks()) {
 		if streaks[id] = w.streaks[id] + 1; streaks[id] == watchdogLimit {
-			w.fail(w.textLocked(stack))
+			panic(w.textLocked(stack))
 		}
 	}
 	w.streaks = streaks
@@ -95,8 +94,8 @@ func stacks() string {
 	}
 }
 
-// networkWaits returns the stack traces of the goroutines that wait for the network in a bubble in which WaitIdle waits,
-// by the number of the goroutine.
+// networkWaits returns the stack traces of the goroutines that wait for the network in a bubble in which WaitIdle
+// waits, by the number of the goroutine.
 func networkWaits(stacks string) map[string]string {
 	idle, inNetwork := map[string]bool{}, map[string]map[string]string{} // by bubble
 	for stack := range strings.SplitSeq(stacks, "\n\n") {
