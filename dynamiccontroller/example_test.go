@@ -241,10 +241,13 @@ func ExampleWithIndex() {
 	for _, widget := range found {
 		fmt.Println(widget.GetName(), err)
 	}
+	_, err = lister.ByIndex("color", "green")
+	fmt.Println("no such index:", errors.Is(err, dynamiccontroller.ErrNoIndex))
 	cancel()
 	fmt.Println(<-ended)
 	// Output:
 	// one <nil>
+	// no such index: true
 	// <nil>
 }
 

@@ -97,11 +97,13 @@ func TestByIndex_ReturnsTheErrorsOfAListerAndNamesTheIndexes(t *testing.T) {
 			from dynamiccontroller.Lister
 			want string
 		}{
-			{lister, `read type0s.v1.example.com from the cache: unknown index "c"; the indexes are ["a" "b"]`},
-			{owned, `read type1s.v1.example.com from the cache: unknown index "c"; no index is declared`},
+			{lister, `read type0s.v1.example.com from the cache: no such index: "c"; ` +
+				`declare it with WithIndex, or use one of ["a" "b"]`},
+			{owned, `read type1s.v1.example.com from the cache: no such index: "c"; declare it with WithIndex`},
 		} {
-			if _, err := test.from.ByIndex("c", ""); fmt.Sprint(err) != test.want {
-				t.Errorf("for an unknown index, ByIndex returned %v, want %s", err, test.want)
+			_, err := test.from.ByIndex("c", "")
+			if fmt.Sprint(err) != test.want || !errors.Is(err, dynamiccontroller.ErrNoIndex) {
+				t.Errorf("for an unknown index, ByIndex returned %v, want %s, wrapping ErrNoIndex", err, test.want)
 			}
 		}
 		f.serve(gvr, succeed, dynamiccontroller.WithCache(dynamiccontroller.CacheKeys))

@@ -26,6 +26,9 @@ var ErrNotSynced = errors.New("the cache has not synced")
 // RunWatches is active for shards, or was last, but not for that of the type. See [WithShard].
 var ErrOtherShard = errors.New("the type's shard is neither led nor kept warm by this process")
 
+// ErrNoIndex is returned by [Lister].ByIndex for a name that has not been declared; see [WithIndex].
+var ErrNoIndex = typewatch.ErrNoIndex
+
 // Lister reads the cache of a watch. Objects are cached in encoded form and decoded on each call. The caller owns the
 // decoded objects and may modify them.
 //
@@ -48,7 +51,7 @@ type Lister interface {
 	// decoding them. [WithIndex] declares the index. The result is as current as the results of the other methods. The
 	// first call builds the index. The cost of a later call is linear in the number of results and in the number of
 	// objects that have changed since the previous call. ByIndex waits for the function; see [WithIndex]. If no index with
-	// this name is declared, the error lists the declared ones.
+	// this name is declared, the error wraps [ErrNoIndex] and lists the declared ones.
 	ByIndex(name, value string) ([]Object, error)
 }
 

@@ -164,7 +164,7 @@ func (l lister) OwnedBy(owner types.UID) ([]dynamiccontroller.Object, error) {
 }
 
 func (l lister) ByIndex(name, _ string) ([]dynamiccontroller.Object, error) {
-	return nil, fmt.Errorf("unknown index %q; no index is declared", name)
+	return nil, fmt.Errorf("%w: %q; this lister has none", dynamiccontroller.ErrNoIndex, name)
 }
 
 // cached is an object in a cache.

@@ -2,6 +2,7 @@ package typewatch
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,9 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
+
+// ErrNoIndex is returned for an index that is not declared.
+var ErrNoIndex = errors.New("no such index")
 
 // Indexes declares indexes. Its address identifies it: a view keeps the contents of its indexes while the watch and the
 // Indexes of its options stay the same. It is immutable.
@@ -65,15 +69,15 @@ func (x *viewIndexes) drop() {
 
 // ByIndex returns the objects for which the function of the index returns the value. It calls the function, in its own
 // goroutine, for objects that have changed since the last call. If the subscription has been closed, or has moved to
-// other indexes or another watch, each call evaluates all objects.
+// other indexes or another watch, each call evaluates all objects. The error is [ErrNoIndex].
 func (v View) ByIndex(name, value string) ([]*objects.Record, error) {
 	if v.indexes == nil {
-		return nil, fmt.Errorf("unknown index %q; no index is declared", name)
+		return nil, fmt.Errorf("%w: %q; declare it with WithIndex", ErrNoIndex, name)
 	}
 	i, known := v.indexes.byName[name]
 	if !known {
 		names := slices.Sorted(maps.Keys(v.indexes.byName))
-		return nil, fmt.Errorf("unknown index %q; the indexes are %q", name, names)
+		return nil, fmt.Errorf("%w: %q; declare it with WithIndex, or use one of %q", ErrNoIndex, name, names)
 	}
 	return i.Find(value), nil
 }

@@ -92,10 +92,11 @@ func TestIndexes_BelongToTheSubscription(t *testing.T) {
 		expectFound(t, "full", full, fullType, "ns/a")
 		expectFound(t, "metadata", metadata, metadataType, "ns/a")
 		expectFound(t, "metadata", metadata, fullType)
-		if _, err := none.View().ByIndex("index", ""); err == nil || !strings.Contains(err.Error(), "no index is declared") {
+		if _, err := none.View().ByIndex("index", ""); !errors.Is(err, ErrNoIndex) {
 			t.Errorf("without indexes, ByIndex returned %v", err)
 		}
-		if _, err := full.View().ByIndex("unknown", ""); err == nil || !strings.Contains(err.Error(), `are ["index"]`) {
+		_, err := full.View().ByIndex("unknown", "")
+		if !errors.Is(err, ErrNoIndex) || !strings.Contains(err.Error(), `["index"]`) {
 			t.Errorf("for an unknown name, ByIndex returned %v", err)
 		}
 		former := metadata.View()
