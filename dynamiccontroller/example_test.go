@@ -310,3 +310,63 @@ func ExampleNewTypedLister() {
 	}
 	// Output: first is green
 }
+
+// A program whose objects have Go types can decode cached objects directly, also into values that exist already.
+func ExampleDecodeInto() {
+	type Widget struct {
+		metav1.TypeMeta   `json:",inline"`
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              struct {
+			Color string `json:"color"`
+		} `json:"spec"`
+	}
+	object := func(name, color string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "example.com/v1", "kind": "Widget",
+			"metadata": map[string]any{"namespace": "default", "name": name},
+			"spec":     map[string]any{"color": color},
+		}}
+	}
+	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{widgets: "WidgetList"}, object("first", "green"), object("second", "red"))
+	controller := dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{}, client)
+
+	ctx, stop := context.WithCancel(context.Background())
+	handler := func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil }
+	if err := controller.StartServingGVK(ctx, widgets, handler); err != nil {
+		panic(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- controller.Run(ctx) }()
+	if err := controller.WaitForGVRSync(ctx, widgets); err != nil {
+		panic(err)
+	}
+	lister, err := controller.Lister(widgets)
+	if err != nil {
+		panic(err)
+	}
+	var widget Widget
+	if err := dynamiccontroller.GetInto(lister, "default/second", &widget); err != nil {
+		panic(err)
+	}
+	fmt.Println(widget.Name, "is", widget.Spec.Color)
+	all, err := lister.Objects("default", nil)
+	if err != nil {
+		panic(err)
+	}
+	for _, object := range all { // in no particular order
+		if object.GetName() == "first" { // so that only this object is decoded
+			if err := dynamiccontroller.DecodeInto(object, &widget); err != nil {
+				panic(err)
+			}
+			fmt.Println(widget.Name, "is", widget.Spec.Color)
+		}
+	}
+	stop()
+	fmt.Println(<-ended)
+	// Output:
+	// second is red
+	// first is green
+	// <nil>
+}

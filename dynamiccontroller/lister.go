@@ -37,7 +37,8 @@ var ErrNoIndex = typewatch.ErrNoIndex
 //
 // Get takes a key in the format of [ObjectIdentifiers].NamespacedKey. ByNamespace("").Get returns a cluster-scoped
 // object, so ByNamespace(id.Namespace()).Get(id.Name()) works for every object. ByNamespace("").List returns the
-// objects of all namespaces. Selectors are applied before objects are decoded.
+// objects of all namespaces. Selectors are applied before objects are decoded. [NewTypedLister], [GetInto] and
+// [DecodeInto] decode objects directly into other Go types.
 type Lister interface {
 	cache.GenericLister
 	// All returns an iterator over the objects in a namespace that match the selector. An empty namespace means all
@@ -364,7 +365,7 @@ func (l TypedLister[T]) All(namespace string, selector labels.Selector) iter.Seq
 
 func decodeAs[T any](view typewatch.View, r *objects.Record) (*T, error) {
 	into := new(T)
-	if err := r.DecodeInto(into, view.Options().Projection); err != nil {
+	if err := view.DecodeInto(r, into); err != nil {
 		return nil, fmt.Errorf("decode as %T: %w", into, err)
 	}
 	return into, nil

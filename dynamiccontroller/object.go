@@ -17,6 +17,7 @@ import (
 // whole object on each call to Object.
 type Object interface {
 	// Object returns the object in the same form as the watch's [Lister]. If decoding fails, it returns only metadata.
+	// [DecodeInto] decodes the object into another Go type.
 	Object() runtime.Object
 	// The methods of metav1.Object return the metadata. Its setters panic, because the cache shares the object.
 	metav1.Object

@@ -51,6 +51,7 @@ var userFunctions = map[string]string{
 
 // calledByCallers are the parameters whose functions are only called in the goroutine of the caller.
 var calledByCallers = []string{
+	"DecodeInto.into", "DecodeInto.object", "GetInto.from", "GetInto.into",
 	"RecordWrites.cfg", "RequeueDelay.err", "ResourceFor.mapper", "WithFieldSelector.selector",
 	"WithLabelSelector.selector",
 }

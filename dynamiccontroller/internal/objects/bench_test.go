@@ -11,9 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
@@ -291,5 +293,63 @@ func BenchmarkIndex(b *testing.B) {
 			b.ReportMetric(float64(grown)/size, "bytes/object")
 			runtime.KeepAlive(i)
 		})
+	}
+}
+
+// typedWidget is the Go type of the objects that randomObjects returns.
+type typedWidget struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Owner      string `json:"owner"`
+		Components []struct {
+			Name    string `json:"name"`
+			Image   string `json:"image"`
+			Enabled bool   `json:"enabled"`
+			Env     []struct {
+				Name  string `json:"name"`
+				Value string `json:"value"`
+			} `json:"env"`
+			Replicas  int32 `json:"replicas"`
+			Resources struct {
+				Limits map[string]resource.Quantity `json:"limits"`
+			} `json:"resources"`
+			Weight float64 `json:"weight"`
+		} `json:"components"`
+	} `json:"spec"`
+	Status struct {
+		Replicas   int32              `json:"replicas"`
+		Conditions []metav1.Condition `json:"conditions"`
+	} `json:"status"`
+}
+
+// BenchmarkTyped compares ways to read a record as a Go type. The second one is what a program does with an
+// Unstructured.
+func BenchmarkTyped(b *testing.B) {
+	for _, size := range sizes {
+		record := parse(b, string(randomObjects(1, size.bytes)[0]), Full)
+		for _, way := range []struct {
+			name   string
+			decode func(into *typedWidget) error
+		}{
+			{"DecodeInto", func(into *typedWidget) error { return record.DecodeInto(into, Full) }},
+			{"FromUnstructured", func(into *typedWidget) error {
+				object, err := record.Decode(Full)
+				if err != nil {
+					return err
+				}
+				content := object.(*unstructured.Unstructured).Object
+				return apiruntime.DefaultUnstructuredConverter.FromUnstructured(content, into)
+			}},
+		} {
+			b.Run(size.name+"/"+way.name, func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := way.decode(&typedWidget{}); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
 	}
 }

@@ -38,8 +38,8 @@ func (r *Record) decodeWhole(projection Projection) (*unstructured.Unstructured,
 	if err != nil {
 		return nil, r.decodeError(err)
 	}
-	u := &unstructured.Unstructured{Object: map[string]any{}}
-	if err := json.Unmarshal(data, &u.Object); err != nil {
+	u := &unstructured.Unstructured{}
+	if err := Unmarshal(data, u); err != nil {
 		return nil, r.decodeError(err)
 	}
 	if projection < Complete && r.projection == Complete {
@@ -48,17 +48,27 @@ func (r *Record) decodeWhole(projection Projection) (*unstructured.Unstructured,
 	return u, nil
 }
 
-// DecodeInto decodes the fields that a projection includes into a Go struct. The names of JSON fields are
-// case-sensitive, as in typed clients.
+// DecodeInto decodes the fields that a projection includes into a Go struct, as [Unmarshal] does.
 func (r *Record) DecodeInto(into any, projection Projection) error {
 	data, err := r.encodedAs(projection)
 	if err == nil {
-		err = json.Unmarshal(data, into)
+		err = Unmarshal(data, into)
 	}
 	if err != nil {
 		return r.decodeError(err)
 	}
 	return nil
+}
+
+// Unmarshal decodes JSON into the value to which into points. The names of JSON fields are case-sensitive, and numbers
+// are decoded, as in typed clients. Unlike its own decoder, an Unstructured can lack a kind.
+func Unmarshal(data []byte, into any) error {
+	u, ok := into.(*unstructured.Unstructured)
+	if !ok {
+		return json.Unmarshal(data, into)
+	}
+	u.Object = map[string]any{}
+	return json.Unmarshal(data, &u.Object)
 }
 
 // encodedAs returns the fields that a projection includes as JSON.

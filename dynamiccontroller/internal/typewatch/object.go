@@ -49,6 +49,9 @@ func (s *state) Owners() []objects.Owner {
 // Decode decodes the object and reduces it to the projection of the view's options.
 func (o *Object) Decode() (runtime.Object, error) { return o.View.Decode(o.Record) }
 
+// DecodeInto decodes the object into a value; see [View.DecodeInto].
+func (o *Object) DecodeInto(into any) error { return o.View.DecodeInto(o.Record, into) }
+
 // The getters below return shared values, which must not be modified.
 
 // GetGeneration returns the generation.

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
@@ -294,11 +295,38 @@ func (v View) Changes() int64 { return v.watch.changes.Load() }
 // Decode decodes a stored object and reduces it to the subscription's projection.
 func (v View) Decode(r *objects.Record) (runtime.Object, error) {
 	object, err := r.Decode(v.options.Projection)
-	kindOf := v.watch.pool.config.KindOf
-	if m, ok := object.(*metav1.PartialObjectMetadata); ok && kindOf != nil && v.options.Projection == objects.Metadata {
-		if kind := kindOf(v.watch.key.GVR); !kind.Empty() {
-			m.SetGroupVersionKind(kind)
-		}
+	if m, ok := object.(*metav1.PartialObjectMetadata); ok && v.options.Projection == objects.Metadata {
+		v.setKind(m)
 	}
 	return object, err
+}
+
+// DecodeInto decodes a stored object, reduced to the subscription's projection, into the value to which into points. If
+// that is a PartialObjectMetadata or an Unstructured, it has the same kind as the result of [View.Decode].
+func (v View) DecodeInto(r *objects.Record, into any) error {
+	err := r.DecodeInto(into, v.options.Projection)
+	if err != nil || v.options.Projection != objects.Metadata {
+		return err
+	}
+	switch o := into.(type) {
+	case *metav1.PartialObjectMetadata:
+		o.SetGroupVersionKind(partialKind)
+		v.setKind(o)
+	case *unstructured.Unstructured:
+		o.SetGroupVersionKind(partialKind)
+		v.setKind(o)
+	}
+	return nil
+}
+
+// partialKind is the kind of metadata whose real kind is unknown.
+var partialKind = metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata")
+
+// setKind sets the kind of an object that was decoded as metadata, if it is known.
+func (v View) setKind(object schema.ObjectKind) {
+	if kindOf := v.watch.pool.config.KindOf; kindOf != nil {
+		if kind := kindOf(v.watch.key.GVR); !kind.Empty() {
+			object.SetGroupVersionKind(kind)
+		}
+	}
 }
