@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -309,6 +311,34 @@ func ExampleNewTypedLister() {
 		panic(err)
 	}
 	// Output: first is green
+}
+
+// A function that takes a typed lister can be tested with any lister.
+func ExampleNewTypedLister_test() {
+	countKeys := func(configMaps dynamiccontroller.TypedLister[corev1.ConfigMap], key string) (int, error) {
+		configMap, err := configMaps.Get(key)
+		if err != nil {
+			return 0, err
+		}
+		return len(configMap.Data), nil
+	}
+
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	inMemory := cache.NewGenericLister(indexer, schema.GroupResource{Resource: "configmaps"})
+	lister, err := dynamiccontroller.NewTypedLister[corev1.ConfigMap](inMemory)
+	if err != nil {
+		panic(err)
+	}
+	if err := indexer.Add(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "first"}, Data: map[string]string{"color": "green"},
+	}); err != nil {
+		panic(err)
+	}
+	fmt.Println(countKeys(lister, "default/first"))
+	fmt.Println(countKeys(lister, "default/second"))
+	// Output:
+	// 1 <nil>
+	// 0 configmaps "default/second" not found
 }
 
 // A program whose objects have Go types can decode cached objects directly, also into values that exist already.

@@ -247,10 +247,10 @@ func (l lister) ByNamespace(namespace string) cache.GenericNamespaceLister {
 	return namespaceLister{lister: l, namespace: namespace}
 }
 
-func decodeAll[T any](records []*objects.Record, decode func(*objects.Record) (T, error)) ([]T, error) {
-	decoded := make([]T, 0, len(records))
-	for _, r := range records {
-		object, err := decode(r)
+func decodeAll[F, T any](from []F, decode func(F) (T, error)) ([]T, error) {
+	decoded := make([]T, 0, len(from))
+	for _, encoded := range from {
+		object, err := decode(encoded)
 		if err != nil {
 			return nil, err
 		}
@@ -320,27 +320,41 @@ func (l secondaryLister) OwnedBy(owner types.UID) ([]Object, error) {
 	return newObjects(records, view), nil
 }
 
-// TypedLister reads the cache of a watch and decodes objects directly into the Go type T, such as corev1.Pod. The
-// caller owns the returned objects. Use [NewTypedLister] to create a TypedLister.
-type TypedLister[T any] struct{ lister lister }
+// TypedLister reads the objects of a lister and decodes them into the Go type T, such as corev1.Pod. The caller owns
+// the returned objects. Use [NewTypedLister] to create a TypedLister.
+type TypedLister[T any] struct {
+	lister lister
+	// other is used instead of lister if it is not nil. It is the lister of a test, or one from client-go.
+	other cache.GenericLister
+}
 
-// NewTypedLister returns a typed lister that reads the same cache as a lister returned by [DynamicController.Lister] or
-// [DynamicController.SecondaryLister]. It returns an error for any other lister. With [CacheMetadata], only the
-// metadata of T is set. Object fields that do not exist in T are ignored. If a value cannot be decoded into its field
-// in T, the methods of the typed lister return an error.
-func NewTypedLister[T any](from Lister) (TypedLister[T], error) {
-	switch l := from.(type) {
-	case lister:
-		return TypedLister[T]{l}, nil
-	case secondaryLister:
-		return TypedLister[T]{l.lister}, nil
-	default:
-		return TypedLister[T]{}, fmt.Errorf("create a typed lister: %T is not a lister of a DynamicController", from)
+// NewTypedLister returns a typed lister that reads the same objects as the given lister. Objects of a lister that
+// belongs to a DynamicController are decoded directly into T. With [CacheMetadata], only the metadata of T is set.
+// Object fields that do not exist in T are ignored. If a value cannot be decoded into its field in T, the methods of
+// the typed lister return an error.
+//
+// Any other lister can be used as well, so that a function with a TypedLister can be tested without a controller, for
+// example with cache.NewGenericLister. Its objects are copied by way of JSON. NewTypedLister returns an error if the
+// lister is nil.
+func NewTypedLister[T any](from cache.GenericLister) (TypedLister[T], error) {
+	if from == nil {
+		return TypedLister[T]{}, errors.New("create a typed lister: the lister is nil")
 	}
+	if l, ok := listerOf(from); ok {
+		return TypedLister[T]{lister: l}, nil
+	}
+	return TypedLister[T]{other: from}, nil
 }
 
 // Get returns the object with the given key (see [ObjectIdentifiers].NamespacedKey), or a NotFound error.
 func (l TypedLister[T]) Get(key string) (*T, error) {
+	if l.other != nil {
+		object, err := l.other.Get(key)
+		if err != nil {
+			return nil, err
+		}
+		return convertTo[T](object)
+	}
 	view, r, err := l.lister.record(key)
 	if err != nil {
 		return nil, err
@@ -351,6 +365,13 @@ func (l TypedLister[T]) Get(key string) (*T, error) {
 // List returns the objects in a namespace that match the selector. An empty namespace means all namespaces, and a nil
 // selector matches all objects.
 func (l TypedLister[T]) List(namespace string, selector labels.Selector) ([]*T, error) {
+	if l.other != nil {
+		all, err := l.listOther(namespace, selector)
+		if err != nil {
+			return nil, err
+		}
+		return decodeAll(all, convertTo[T])
+	}
 	view, records, err := l.lister.matching(namespace, selector)
 	if err != nil {
 		return nil, err
@@ -360,13 +381,46 @@ func (l TypedLister[T]) List(namespace string, selector labels.Selector) ([]*T, 
 
 // All returns an iterator over the objects that List returns. The iterator decodes one object at a time; see [Lister].
 func (l TypedLister[T]) All(namespace string, selector labels.Selector) iter.Seq2[*T, error] {
-	return each(l.lister, namespace, selector, decodeAs[T])
+	if l.other == nil {
+		return each(l.lister, namespace, selector, decodeAs[T])
+	}
+	return func(yield func(*T, error) bool) {
+		all, err := l.listOther(namespace, selector)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		for _, object := range all {
+			if !yield(convertTo[T](object)) {
+				return
+			}
+		}
+	}
+}
+
+// listOther returns objects of a lister that does not belong to a DynamicController.
+func (l TypedLister[T]) listOther(namespace string, selector labels.Selector) ([]runtime.Object, error) {
+	if selector == nil {
+		selector = labels.Everything()
+	}
+	if namespace == metav1.NamespaceAll {
+		return l.other.List(selector)
+	}
+	return l.other.ByNamespace(namespace).List(selector)
 }
 
 func decodeAs[T any](view typewatch.View, r *objects.Record) (*T, error) {
 	into := new(T)
 	if err := view.DecodeInto(r, into); err != nil {
 		return nil, fmt.Errorf("decode as %T: %w", into, err)
+	}
+	return into, nil
+}
+
+func convertTo[T any](object runtime.Object) (*T, error) {
+	into := new(T)
+	if err := convert(object, into); err != nil {
+		return nil, err
 	}
 	return into, nil
 }

@@ -3,18 +3,22 @@ package dynamiccontroller_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
@@ -333,12 +337,95 @@ func TestTypedLister_ReportsErrors(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "default/a") {
 			t.Errorf("for a field of a different type, Get returned %v, want an error with the object's key", err)
 		}
-		foreign := struct{ dynamiccontroller.Lister }{secondary}
-		if _, err := dynamiccontroller.NewTypedLister[typed](foreign); err == nil {
-			t.Error("NewTypedLister accepted a lister from another package")
-		}
 		stop()
 	})
+}
+
+// Functions with a typed lister can be tested with listers that do not belong to a controller.
+func TestTypedLister_ReadsFromAnyLister(t *testing.T) {
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{
+		cache.NamespaceIndex: cache.MetaNamespaceIndexFunc,
+	})
+	whole := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"namespace": "default", "name": "a", "labels": map[string]any{"x": "y"}},
+		"data":     map[string]any{"key": "a"},
+	}}
+	decoded := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "b"}, Data: map[string]string{"key": "b"},
+	}
+	for _, object := range []any{whole, decoded} {
+		if err := indexer.Add(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inMemory := cache.NewGenericLister(indexer, schema.GroupResource{Resource: "configmaps"})
+	lister := must(dynamiccontroller.NewTypedLister[corev1.ConfigMap](inMemory))
+	for key, want := range map[string]string{"default/a": "a", "other/b": "b"} {
+		object := must(lister.Get(key))
+		if object.Data["key"] != want {
+			t.Errorf("Get(%q) returned %v, want the data %q", key, object, want)
+		}
+		object.Data["key"] = "modified"
+		if again := must(lister.Get(key)); again.Data["key"] != want {
+			t.Errorf("the objects that Get(%q) returns share memory", key)
+		}
+	}
+	if _, err := lister.Get("default/b"); !apierrors.IsNotFound(err) {
+		t.Errorf("for an unknown object, Get returned %v, want NotFound", err)
+	}
+	for _, test := range []struct {
+		namespace string
+		selector  labels.Selector
+		want      []string
+	}{
+		{"", nil, []string{"a", "b"}},
+		{"other", nil, []string{"b"}},
+		{"", labels.SelectorFromSet(labels.Set{"x": "y"}), []string{"a"}},
+		{"other", labels.SelectorFromSet(labels.Set{"x": "y"}), nil},
+	} {
+		if names := namesOf(lister.All(test.namespace, test.selector)); !slices.Equal(names, test.want) {
+			t.Errorf("All(%q, %v) returned %v, want %v", test.namespace, test.selector, names, test.want)
+		}
+		if all := must(lister.List(test.namespace, test.selector)); len(all) != len(test.want) {
+			t.Errorf("List(%q, %v) returned %v, want %v", test.namespace, test.selector, all, test.want)
+		}
+	}
+}
+
+func TestTypedLister_ReportsTheErrorsOfAnyLister(t *testing.T) {
+	lister := must(dynamiccontroller.NewTypedLister[typed](failingLister{}))
+	for key, want := range map[string]string{"fails": "on purpose", "nil": "the object is nil", "invalid": "size"} {
+		if object, err := lister.Get(key); object != nil || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("Get(%q) returned %v and the error %v, want %q", key, object, err, want)
+		}
+	}
+	if _, err := lister.List("", nil); !errors.Is(err, errOnPurpose) {
+		t.Errorf("List returned %v", err)
+	}
+	for object, err := range lister.All("", nil) {
+		if object != nil || !errors.Is(err, errOnPurpose) {
+			t.Errorf("All returned %v, %v", object, err)
+		}
+	}
+	if _, err := dynamiccontroller.NewTypedLister[typed](nil); err == nil {
+		t.Error("NewTypedLister accepted nil")
+	}
+}
+
+// failingLister returns errors and invalid objects.
+type failingLister struct{ dynamiccontroller.Lister }
+
+func (failingLister) List(labels.Selector) ([]runtime.Object, error) { return nil, errOnPurpose }
+
+func (failingLister) Get(key string) (runtime.Object, error) {
+	switch key {
+	case "fails":
+		return nil, errOnPurpose
+	case "invalid":
+		return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"size": "large"}}}, nil
+	default:
+		return nil, nil // a mistake of a fake
+	}
 }
 
 func TestTransform_IsCalledOncePerEvent(t *testing.T) {

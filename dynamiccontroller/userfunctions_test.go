@@ -51,7 +51,7 @@ var userFunctions = map[string]string{
 
 // calledByCallers are the parameters whose functions are only called in the goroutine of the caller.
 var calledByCallers = []string{
-	"DecodeInto.into", "DecodeInto.object", "GetInto.from", "GetInto.into",
+	"DecodeInto.into", "DecodeInto.object", "GetInto.from", "GetInto.into", "NewTypedLister.from",
 	"RecordWrites.cfg", "RequeueDelay.err", "ResourceFor.mapper", "WithFieldSelector.selector",
 	"WithLabelSelector.selector",
 }
@@ -60,7 +60,7 @@ var calledByCallers = []string{
 // loggers are trusted.
 var dataTypes = []string{
 	"...ObjectIdentifiers", "...Option", "...OwnsOption", "...ServeOption", "...Watch", "...WatchKey",
-	"...WatchesOption", "...string", "<-chan struct{}", "CacheMode", "Cause", "CauseKind", "Config", "Lister",
+	"...WatchesOption", "...string", "<-chan struct{}", "CacheMode", "Cause", "CauseKind", "Config",
 	"ObjectIdentifiers", "Outcome", "Reconcile", "Sync", "TypeState", "WatchKey", "[]ParkedObject", "[]SecondaryStatus",
 	"*ReplacementStatus", "*RunningFunction", "[]schema.GroupVersionResource", "bool", "context.Context", "int", "int64",
 	"logr.Logger", "schema.GroupResource", "schema.GroupVersionKind", "schema.GroupVersionResource", "string",
