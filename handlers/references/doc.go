@@ -66,4 +66,7 @@
 // namespace of the object or for all namespaces. It does not depend on the number of types or of other references.
 // Equal selectors of several objects count once. The package needs memory for the references, which BenchmarkMemory
 // measures, and for the caches of the watches.
+//
+// [Tracker.Stats] returns the numbers of references, watches and events, and [Config].Hooks are called when a watch
+// starts or stops and for each event, so that a program can publish its own metrics.
 package references

@@ -86,6 +86,45 @@ func Example() {
 	// <nil>
 }
 
+// The numbers and the hooks of a tracker can be published as metrics.
+func ExampleTracker_Stats() {
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{secrets: "SecretList"})
+	controller := dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{}, client)
+	whole := dynamiccontroller.WithCache(dynamiccontroller.CacheFull) // the fake client cannot watch only metadata
+	tracker, err := references.New(references.Config{
+		Controller: controller,
+		WatchOptions: func(schema.GroupVersionResource) []dynamiccontroller.WatchesOption {
+			return []dynamiccontroller.WatchesOption{whole}
+		},
+		Hooks: references.Hooks{
+			WatchStarted: func(gvr schema.GroupVersionResource) { fmt.Println("watching", gvr.Resource) },
+			WatchStopped: func(gvr schema.GroupVersionResource) { fmt.Println("no longer watching", gvr.Resource) },
+		},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	id := dynamiccontroller.ObjectIdentifiers{GVR: widgets, NamespacedKey: "default/first"}
+	refs := tracker.Begin(context.Background(), id)
+	for _, name := range []string{"credentials", "certificate"} {
+		if err := refs.Object(secrets, id.Namespace(), name); err != nil {
+			fmt.Println(err)
+		}
+	}
+	refs.Commit()
+	stats := tracker.Stats()
+	fmt.Println(stats.References, "references of", stats.Referrers, "object")
+	tracker.Forget(id)
+	fmt.Println(tracker.Stats().References, "references")
+	// Output:
+	// watching secrets
+	// 2 references of 1 object
+	// no longer watching secrets
+	// 0 references
+}
+
 func newObject(apiVersion, kind, name string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	object.SetAPIVersion(apiVersion)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -18,6 +19,7 @@ import (
 type run struct {
 	once   sync.Once // guards start
 	config Config
+	hooks  hooks
 
 	// mu guards the fields below. It is not held while user code is called.
 	mu       sync.Mutex
@@ -38,11 +40,12 @@ type kindWatch struct {
 
 // start initializes the run of the handler that was called with ctx. The references end together with the run, even if
 // a handler hangs.
-func (r *run) start(ctx context.Context, config Config) {
+func (r *run) start(ctx context.Context, config Config, counts *counts) {
 	r.once.Do(func() {
 		ending := runcontext.Ending(ctx)
 		r.mu.Lock() // Forget can be called before the run has started
 		r.config, r.index, r.ended = config, newIndex(), ending.Err() != nil
+		r.hooks = hooks{functions: config.Hooks, counts: counts, log: logr.FromContextOrDiscard(ctx)}
 		r.mu.Unlock()
 		context.AfterFunc(ending, r.end)
 	})
@@ -57,7 +60,7 @@ func (r *run) end() {
 	}
 	r.ended, r.index = true, newIndex()
 	r.mu.Unlock()
-	stopWatches(kinds)
+	r.stopWatches(kinds)
 }
 
 // nextAttempt returns a number that is greater than that of all earlier attempts.
@@ -125,11 +128,16 @@ func (r *run) startWatch(k *kind) {
 		close(k.watch.started)
 	}()
 	mapFunc := func(_ context.Context, object dynamiccontroller.Object) []dynamiccontroller.ObjectIdentifiers {
-		return r.affected(k, object)
+		ids := r.affected(k, object)
+		if r.hasSynced(k) {
+			r.hooks.routed(k.gvr, len(ids))
+		}
+		return ids
 	}
 	k.watch.standalone, k.watch.err = r.config.Controller.StartWatch(k.gvr, mapFunc, r.config.WatchOptions(k.gvr)...)
 	if k.watch.err == nil {
 		go r.awaitSync(k, k.watch.standalone)
+		r.hooks.started(k.gvr)
 	}
 }
 
@@ -144,6 +152,12 @@ func (r *run) awaitSync(k *kind, watch *dynamiccontroller.StandaloneWatch) {
 	ids := idsOf(k.targets())
 	r.mu.Unlock()
 	r.config.Controller.Enqueue(ids...)
+}
+
+func (r *run) hasSynced(k *kind) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return k.watch.synced
 }
 
 // affected returns the objects to reconcile after a change to an object. Before the watch has synced, it returns none,
@@ -180,14 +194,14 @@ func (r *run) removeBefore(id dynamiccontroller.ObjectIdentifiers, attempt uint6
 	r.mu.Lock()
 	unused := r.index.removeBefore(id, attempt)
 	r.mu.Unlock()
-	stopWatches(unused)
+	r.stopWatches(unused)
 }
 
 func (r *run) forget(id dynamiccontroller.ObjectIdentifiers) {
 	r.mu.Lock()
 	unused := r.index.removeBefore(id, r.attempts+1)
 	r.mu.Unlock()
-	stopWatches(unused)
+	r.stopWatches(unused)
 }
 
 func (r *run) forgetType(gvr schema.GroupVersionResource) {
@@ -199,33 +213,34 @@ func (r *run) forgetType(gvr schema.GroupVersionResource) {
 		}
 	}
 	r.mu.Unlock()
-	stopWatches(unused)
+	r.stopWatches(unused)
 }
 
 // stopWatches ends the watches of kinds that have been removed from the index. It does not wait for them. A watch that
-// is being started ends once it has been started.
-func stopWatches(kinds []*kind) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
+// is being started ends once it has been started. Each watch is stopped once.
+func (r *run) stopWatches(kinds []*kind) {
 	for _, k := range kinds {
-		if !k.watch.stop(ctx) {
+		if !r.stopWatch(k) {
 			go func() {
 				<-k.watch.started
-				k.watch.stop(ctx)
+				r.stopWatch(k)
 			}()
 		}
 	}
 }
 
-// stop stops the watch unless its start failed. It returns false if the watch is still being started.
-func (w *kindWatch) stop(ctx context.Context) bool {
+// stopWatch stops the watch of a kind unless its start failed. It returns false if the watch is still being started.
+func (r *run) stopWatch(k *kind) bool {
 	select {
-	case <-w.started:
+	case <-k.watch.started:
 	default:
 		return false
 	}
-	if w.standalone != nil {
-		_ = w.standalone.Stop(ctx) // the watch ends in the background
+	if k.watch.standalone != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = k.watch.standalone.Stop(ctx) // the watch ends in the background
+		r.hooks.stopped(k.gvr)
 	}
 	return true
 }

@@ -29,6 +29,8 @@ type Config struct {
 	// A change that the options exclude is not delivered: WithPredicate excludes changes, and WithNamespaces,
 	// WithLabelSelector and WithFieldSelector exclude objects. A transform must keep the labels.
 	WatchOptions func(gvr schema.GroupVersionResource) []dynamiccontroller.WatchesOption
+	// Hooks are called when something happens, for example to update metrics. By default, there are none.
+	Hooks Hooks
 }
 
 // Tracker holds the references of the objects of a controller. One Tracker can be used for all types. Its methods are
@@ -36,6 +38,7 @@ type Config struct {
 type Tracker struct {
 	config Config
 	runs   perrun.State[run]
+	counts *counts
 }
 
 // New returns a Tracker. It starts nothing. The error lists all invalid fields of config.
@@ -46,7 +49,7 @@ func New(config Config) (*Tracker, error) {
 	if config.WatchOptions == nil {
 		config.WatchOptions = func(schema.GroupVersionResource) []dynamiccontroller.WatchesOption { return nil }
 	}
-	return &Tracker{config: config}, nil
+	return &Tracker{config: config, counts: &counts{}}, nil
 }
 
 // Begin returns the References for a reconcile of an object. ctx must be the context of the handler. The earlier
@@ -57,7 +60,7 @@ func New(config Config) (*Tracker, error) {
 // They and their watches are kept until Forget or ForgetType is called.
 func (t *Tracker) Begin(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) *References {
 	run := t.runs.For(ctx)
-	run.start(ctx, t.config)
+	run.start(ctx, t.config, t.counts)
 	return &References{run: run, id: id, attempt: run.nextAttempt()}
 }
 
