@@ -125,6 +125,7 @@ type settings struct {
 	mapper           meta.RESTMapper
 	defaultTransform cache.TransformFunc
 	reduce           func([]byte) []byte
+	watchErrors      func(WatchError)
 }
 
 // WithMetadataClient sets the metadata client, which is required for [CacheMetadata] and [CacheKeys]. [NewForConfig]
@@ -181,4 +182,19 @@ func WithDefaultTransform(f cache.TransformFunc) Option {
 // transform.
 func WithReduce(f func(object []byte) []byte) Option {
 	return func(s *settings) { s.reduce = f }
+}
+
+// WithWatchErrors sets a function that receives the errors of watches, like client-go's cache.WatchErrorHandler. It is
+// called when the watch of a served, owned or watched type, or that of [DynamicController.StartWatch], enters the
+// state [TypeNotFound], [TypeForbidden] or [TypeFailing], and once for a watch that is shared. As in the log, the same
+// state of a watch is reported at most once in ten minutes, unless the watch has been stopped in between. The log also
+// limits the number of lines of all watches together; f is not limited in this way. An error that is over within the
+// five seconds for which a watch stays [TypeSynced] is not reported; see [WatchStatus].LastProblem.
+//
+// Calls are made one at a time, in a goroutine of their own and without locks, possibly after Run and RunWatches have
+// returned. If f hangs, nothing but later calls waits for it. Of the errors that wait, only the last one of each watch
+// is kept. If f panics, the panic is logged. The errors are logged as well. By default, or if f is nil, no function is
+// called.
+func WithWatchErrors(f func(WatchError)) Option {
+	return func(s *settings) { s.watchErrors = f }
 }

@@ -71,11 +71,13 @@ func NewDynamicController(
 	return c
 }
 
-// newObserver returns a function that logs the states of watches and reports completed syncs to the metrics.
+// newObserver returns a function that logs the states of watches, passes on their errors and reports completed syncs to
+// the metrics.
 func (c *DynamicController) newObserver() func(typewatch.Key, typewatch.State, time.Duration) {
-	problems := newProblemLog(c.logOf)
+	problems, failures := newProblemLog(c.logOf), newWatchErrors(c.watchErrors, c.logOf)
 	return func(key typewatch.Key, s typewatch.State, unsynced time.Duration) {
 		problems.observe(key, s)
+		failures.observe(key, s)
 		if s.Phase == typewatch.Synced && c.metrics != nil {
 			// In a goroutine, because the watch waits for the observer.
 			go callUserCode(c.logOf(key.GVR), "Metrics panicked", func() {

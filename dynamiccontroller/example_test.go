@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -398,5 +399,33 @@ func ExampleDecodeInto() {
 	// Output:
 	// second is red
 	// first is green
+	// <nil>
+}
+
+// A host publishes the errors of all watches, as with cache.WatchErrorHandler.
+func ExampleWithWatchErrors() {
+	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{widgets: "WidgetList"})
+	client.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("no RBAC policy matched"))
+	})
+	reported := make(chan dynamiccontroller.WatchError, 10)
+	controller := dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{}, client,
+		dynamiccontroller.WithWatchErrors(func(e dynamiccontroller.WatchError) { reported <- e }))
+
+	ctx, stop := context.WithCancel(context.Background())
+	handler := func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil }
+	if err := controller.StartServingGVK(ctx, widgets, handler); err != nil {
+		panic(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- controller.Run(ctx) }()
+	e := <-reported
+	fmt.Println(e.GVR.Resource, e.State, apierrors.IsForbidden(e.Err))
+	stop()
+	fmt.Println(<-ended)
+	// Output:
+	// widgets Forbidden true
 	// <nil>
 }

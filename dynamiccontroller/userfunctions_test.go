@@ -47,6 +47,7 @@ var userFunctions = map[string]string{
 	"WithReduce.f":                              "reduce",
 	"WithTransform.f":                           "transform",
 	"WithTypeEvents.events":                     "type events",
+	"WithWatchErrors.f":                         "watch error function",
 }
 
 // calledByCallers are the parameters whose functions are only called in the goroutine of the caller.
@@ -74,7 +75,7 @@ func TestD5_EachUserFunctionHasACase(t *testing.T) {
 	}
 	for name, typeName := range parameters {
 		isData := slices.Contains(dataTypes, typeName) || slices.Contains(calledByCallers, name) ||
-			strings.HasPrefix(name, "TypedLister") || strings.HasPrefix(name, "Reconcile.")
+			strings.HasPrefix(name, "TypedLister") || strings.HasPrefix(name, "Reconcile.") || name == "WatchError.Err"
 		if _, known := userFunctions[name]; !known && !isData {
 			t.Errorf("%s %s: add it to userFunctions, with a case in which it panics, or to dataTypes", name, typeName)
 		}
@@ -132,6 +133,7 @@ func init() { // the cases refer to functions that use the map
 		"parked function":             functionCase{visible: "Parked function panicked", parks: true}.ofOption(withParked),
 		"REST mapper":                 functionCase{kind: "mapper", serve: withMetadata}.ofOption(withRESTMapper),
 		"type events":                 functionCase{visible: "TypeEvents panicked"}.ofOption(withTypeEvents),
+		"watch error function":        functionCase{visible: watchErrorPanics, serve: failingWatch}.ofOption(withWatchErrors),
 		"client":                      functionCase{kind: "client"}.of(nil),
 		"metadata client":             functionCase{kind: "client"}.of(withMetadata),
 		"flow function":               functionCase{visible: "Flow function panicked"}.of(withFlow),
@@ -350,6 +352,23 @@ func withRESTMapper(m *misbehavior) []dynamiccontroller.Option {
 func withTypeEvents(m *misbehavior) []dynamiccontroller.Option {
 	return []dynamiccontroller.Option{dynamiccontroller.WithTypeEvents(
 		func(func(schema.GroupVersionResource, bool)) func() { m.call(); return m.call })}
+}
+
+const watchErrorPanics = "Watch error function panicked"
+
+func withWatchErrors(m *misbehavior) []dynamiccontroller.Option {
+	return []dynamiccontroller.Option{dynamiccontroller.WithWatchErrors(func(dynamiccontroller.WatchError) { m.call() })}
+}
+
+// failingWatch makes the lists of the type that misbehaves fail as long as it does.
+func failingWatch(m *misbehavior, f *fixture) []dynamiccontroller.ServeOption {
+	f.client.PrependReactor("list", f.types[0].Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+		if m.on.Load() {
+			return true, nil, errOnPurpose
+		}
+		return false, nil, nil
+	})
+	return nil
 }
 
 func withFlow(m *misbehavior, _ *fixture) []dynamiccontroller.ServeOption {
