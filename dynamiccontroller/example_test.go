@@ -429,3 +429,43 @@ func ExampleWithWatchErrors() {
 	// widgets Forbidden true
 	// <nil>
 }
+
+// A host adds an index to a watch that is running.
+func ExampleAddIndex() {
+	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{widgets: "WidgetList"},
+		&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "example.com/v1", "kind": "Widget",
+			"metadata": map[string]any{"name": "one", "labels": map[string]any{"class": "large"}},
+		}})
+	controller := dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{}, client)
+	ctx, stop := context.WithCancel(context.Background())
+	handler := func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil }
+	if err := controller.StartServingGVK(ctx, widgets, handler); err != nil {
+		panic(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- controller.Run(ctx) }()
+	if err := controller.WaitForGVRSync(ctx, widgets); err != nil {
+		panic(err)
+	}
+	lister, err := controller.Lister(widgets)
+	if err != nil {
+		panic(err)
+	}
+	if err := dynamiccontroller.AddIndex(ctx, lister, "class", func(o dynamiccontroller.Object) []string {
+		return []string{o.GetLabels()["class"]}
+	}); err != nil {
+		panic(err)
+	}
+	found, err := lister.ByIndex("class", "large")
+	for _, widget := range found {
+		fmt.Println(widget.GetName(), err)
+	}
+	stop()
+	fmt.Println(<-ended)
+	// Output:
+	// one <nil>
+	// <nil>
+}

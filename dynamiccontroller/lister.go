@@ -26,7 +26,7 @@ var ErrNotSynced = errors.New("the cache has not synced")
 // RunWatches is active for shards, or was last, but not for that of the type. See [WithShard].
 var ErrOtherShard = errors.New("the type's shard is neither led nor kept warm by this process")
 
-// ErrNoIndex is returned by [Lister].ByIndex for a name that has not been declared; see [WithIndex].
+// ErrNoIndex is returned by [Lister].ByIndex for a name that has not been declared by [WithIndex] or [AddIndex].
 var ErrNoIndex = typewatch.ErrNoIndex
 
 // Lister reads the cache of a watch. Objects are cached in encoded form and decoded on each call. The caller owns the
@@ -70,7 +70,7 @@ func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, err
 	if keepsNoObjects(reg.feed.Newest().Primary.Watch) && keepsNoObjects(reg.feed.Primary().View().Options()) {
 		return nil, errNoObjects(gvr)
 	}
-	return lister{gvr: gvr, find: func() (typewatch.View, error) {
+	find := func() (typewatch.View, error) {
 		reg, err := c.readable(gvr)
 		if err != nil {
 			return typewatch.View{}, err
@@ -80,7 +80,18 @@ func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, err
 			return view, errNotSynced(gvr) // a swap is pending
 		}
 		return view, nil
-	}}, nil
+	}
+	addIndexes := func(indexes *typewatch.Indexes) (done <-chan struct{}, err error) {
+		reg, err := c.registry.registrationOf(gvr)
+		switch {
+		case err != nil:
+			return nil, err
+		case keepsNoObjects(reg.feed.Newest().Primary.Watch):
+			return nil, errNoObjects(gvr)
+		}
+		return reg.feed.AddIndexes(indexes), nil
+	}
+	return lister{gvr: gvr, find: find, addIndexes: addIndexes}, nil
 }
 
 // SecondaryLister reads the cache of a watch that was added to a served type with [Owns] or [Watches].
@@ -112,10 +123,27 @@ func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key
 		}
 		return typewatch.View{}, fmt.Errorf("%s of %s: %w", key.name(), nameOf(gvr), ErrNotServed)
 	}
-	if reg, err := c.registry.registrationOf(gvr); err != nil || reg.feed.Secondary(feed.Key(key)) == nil {
-		return nil, fmt.Errorf("%s of %s: %w", key.name(), nameOf(gvr), ErrNotServed)
+	served := func() (*registration, error) {
+		reg, err := c.registry.registrationOf(gvr)
+		if err != nil || reg.feed.Secondary(feed.Key(key)) == nil {
+			return nil, fmt.Errorf("%s of %s: %w", key.name(), nameOf(gvr), ErrNotServed)
+		}
+		return reg, nil
 	}
-	return secondaryLister{lister: lister{gvr: key.GVR, find: find}, controllerOnly: key.Owned && !key.EveryOwner}, nil
+	if _, err := served(); err != nil {
+		return nil, err
+	}
+	addIndexes := func(indexes *typewatch.Indexes) (done <-chan struct{}, err error) {
+		reg, err := served()
+		if err != nil {
+			return nil, err
+		}
+		return reg.feed.AddSecondaryIndexes(feed.Key(key), indexes), nil
+	}
+	return secondaryLister{
+		lister:         lister{gvr: key.GVR, find: find, addIndexes: addIndexes},
+		controllerOnly: key.Owned && !key.EveryOwner,
+	}, nil
 }
 
 // readable returns the registration of a type, or an error if the type is not served or belongs to another shard.
@@ -144,6 +172,8 @@ func errNotSynced(gvr schema.GroupVersionResource) error {
 type lister struct {
 	gvr  schema.GroupVersionResource
 	find func() (typewatch.View, error)
+	// addIndexes adds indexes to the options of the watch. The channel is closed when they have been added.
+	addIndexes func(*typewatch.Indexes) (done <-chan struct{}, err error)
 }
 
 var _ Lister = lister{}

@@ -369,7 +369,7 @@ func WithPredicate(f Predicate) CommonOption {
 //
 // An index belongs to the options, even if the watch is shared. If several options declare an index with the same name,
 // the last one takes effect. StartServingGVK replaces all indexes. AddWatches keeps the indexes of an existing watch,
-// and adds those with new names. WithIndex cannot be combined with [CacheKeys].
+// and adds those with new names. [AddIndex] adds an index to any watch. WithIndex cannot be combined with [CacheKeys].
 //
 // f is called by ByIndex, in the goroutine of its caller. An index costs nothing until the first call to ByIndex, which
 // calls f for each object in the cache. Later calls do so for each object that has changed since. f is called for all
@@ -436,11 +436,7 @@ func (o *watchOptions) source() *feed.Source {
 		source.Accepts = o.accepts
 	}
 	if o.indexes != nil {
-		functions := map[string]func(*typewatch.Object) []string{}
-		for name, f := range o.indexes {
-			functions[name] = func(object *typewatch.Object) []string { return f(newObject(object)) }
-		}
-		source.Watch.Indexes = typewatch.NewIndexes(functions)
+		source.Watch.Indexes = newIndexes(o.indexes)
 	}
 	return source
 }

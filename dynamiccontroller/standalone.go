@@ -139,7 +139,15 @@ func (w *StandaloneWatch) Key() WatchKey { return w.key }
 // to ByIndex calls the function of the index for all objects.
 func (w *StandaloneWatch) Lister() SecondaryLister {
 	view := func() (typewatch.View, error) { return w.sub.View(), nil }
-	return secondaryLister{lister: lister{gvr: w.key.GVR, find: view}}
+	return secondaryLister{lister: lister{gvr: w.key.GVR, find: view, addIndexes: w.addIndexes}}
+}
+
+func (w *StandaloneWatch) addIndexes(indexes *typewatch.Indexes) (done <-chan struct{}, err error) {
+	if typewatch.IsClosed(w.stopped) {
+		return nil, fmt.Errorf("the watch on %s: %w", nameOf(w.key.GVR), ErrNotServed)
+	}
+	w.sub.AddIndexes(indexes)
+	return closedAfter(func() {}), nil
 }
 
 // WaitForSync waits until the watch has synced during a run, and mapFunc has been called with all existing objects.

@@ -27,6 +27,7 @@ import (
 // userFunctions maps each parameter of the package that can contain user code to the case of userFunctionCases that
 // calls it. A new parameter is added here, with a case in which it panics and calls runtime.Goexit.
 var userFunctions = map[string]string{
+	"AddIndex.f": "index function",
 	"DynamicController.StartServingGVK.handler": "handler",
 	"DynamicController.StartWatch.mapFunc":      "MapAnyFunc",
 	"NewDynamicController.kubeClient":           "client",
@@ -52,7 +53,7 @@ var userFunctions = map[string]string{
 
 // calledByCallers are the parameters whose functions are only called in the goroutine of the caller.
 var calledByCallers = []string{
-	"DecodeInto.into", "DecodeInto.object", "GetInto.from", "GetInto.into", "NewTypedLister.from",
+	"AddIndex.to", "DecodeInto.into", "DecodeInto.object", "GetInto.from", "GetInto.into", "NewTypedLister.from",
 	"RecordWrites.cfg", "RequeueDelay.err", "ResourceFor.mapper", "WithFieldSelector.selector",
 	"WithLabelSelector.selector",
 }

@@ -172,6 +172,12 @@ func (f *Feed) endSubscription(sub *typewatch.Subscription) {
 	})
 }
 
+// AddIndexes adds the indexes whose names the primary subscription does not have. A swap that begins later replaces
+// them. The returned channel is closed when they have been added.
+func (f *Feed) AddIndexes(indexes *typewatch.Indexes) (done <-chan struct{}) {
+	return f.apply(change{f: func() { f.primary.AddIndexes(indexes) }})
+}
+
 // Primary returns the subscription to the type's own objects.
 func (f *Feed) Primary() *typewatch.Subscription { return f.primary }
 

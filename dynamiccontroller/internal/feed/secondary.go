@@ -78,6 +78,24 @@ func (f *Feed) AddWatches(sources []*Source, caller Caller) (done <-chan error) 
 	return added
 }
 
+// AddSecondaryIndexes adds the indexes whose names the secondary with the key does not have, and to the source with
+// the key in a swap that has not matched the secondaries yet. An unknown key is ignored. The returned channel is
+// closed when they have been added.
+func (f *Feed) AddSecondaryIndexes(key Key, indexes *typewatch.Indexes) (done <-chan struct{}) {
+	return f.apply(change{keys: []Key{key}, f: func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.swap != nil && f.swap.secondaries[key] != nil {
+			merged := *f.swap.secondaries[key]
+			merged.Watch.Indexes = merged.Watch.Indexes.With(indexes)
+			f.swap.secondaries[key] = &merged
+		}
+		if sec := f.secondaries[key]; sec != nil {
+			sec.updateLocked(sec.newest, sec.indexes.With(indexes))
+		}
+	}})
+}
+
 // isReplacedLocked reports whether the caller's options are no longer in effect.
 func (f *Feed) isReplacedLocked(caller Caller) bool {
 	return caller.Options != nil && caller.Options != f.options.Load()

@@ -177,6 +177,25 @@ func (s *Subscription) Update(value any, blocking bool, indexes *Indexes) {
 	s.setViewLocked(view.watch, &options)
 }
 
+// AddIndexes adds the indexes whose names the options do not have, also to the options of a pending replacement. It has
+// no effect after Close.
+func (s *Subscription) AddIndexes(indexes *Indexes) {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if s.closed.Load() {
+		return
+	}
+	if r := s.replacement; r != nil {
+		r.options.Indexes = r.options.Indexes.With(indexes)
+	}
+	view := *s.view.Load()
+	options := *view.options
+	options.Indexes = options.Indexes.With(indexes)
+	if options.Indexes != view.options.Indexes {
+		s.setViewLocked(view.watch, &options)
+	}
+}
+
 // setViewLocked sets and returns the view. It drops the indexes of the former view, unless the new one has the same.
 // The caller must hold pool.mu.
 func (s *Subscription) setViewLocked(w *watch, options *Options) View {
