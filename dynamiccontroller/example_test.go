@@ -469,3 +469,21 @@ func ExampleAddIndex() {
 	// one <nil>
 	// <nil>
 }
+
+// The cache keeps Secrets without their data. Fields that the Go type does not have are kept.
+func ExampleTypedTransform() {
+	transform := dynamiccontroller.TypedTransform(func(secret *corev1.Secret) error {
+		secret.Data = nil
+		return nil
+	})
+	option := dynamiccontroller.WithTransform(transform) // for StartServingGVK, Owns or Watches
+	_ = option
+
+	stored, err := transform(&unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "first"},
+		"data": map[string]any{"password": "MTIzNDU2"}, "newField": "kept",
+	}})
+	fmt.Println(stored.(*unstructured.Unstructured).Object, err)
+	// Output:
+	// map[apiVersion:v1 kind:Secret metadata:map[name:first] newField:kept] <nil>
+}

@@ -35,6 +35,7 @@ var userFunctions = map[string]string{
 	"NewForConfigAndClient.cfg":                 "transport",
 	"NewForConfigAndClient.httpClient":          "transport of an HTTP client",
 	"Terminal.err":                              "error",
+	"TypedTransform.f":                          "typed transform",
 	"Watches.mapFunc":                           "MapFunc",
 	"WithDefaultTransform.f":                    "default transform",
 	"WithFlow.flowOf":                           "flow function",
@@ -142,6 +143,7 @@ func init() { // the cases refer to functions that use the map
 		"predicate":                   functionCase{visible: "Predicate panicked"}.of(withPredicate),
 		"rate limiter":                functionCase{visible: "Rate limiter panicked", parks: true}.of(withRateLimiter),
 		"transform":                   functionCase{visible: "Transform failed"}.of(withTransform),
+		"typed transform":             functionCase{visible: "Transform failed"}.of(withTypedTransform),
 		"MapFunc":                     functionCase{visible: "MapFunc panicked"}.of(withMapFunc),
 		"MapAnyFunc":                  functionCase{kind: "MapAnyFunc", visible: "MapAnyFunc panicked"}.of(nil),
 		"transport":                   {runTransport},
@@ -402,6 +404,11 @@ func withTransform(m *misbehavior, _ *fixture) []dynamiccontroller.ServeOption {
 		m.call()
 		return o, nil
 	})}
+}
+
+func withTypedTransform(m *misbehavior, _ *fixture) []dynamiccontroller.ServeOption {
+	return []dynamiccontroller.ServeOption{dynamiccontroller.WithTransform(dynamiccontroller.TypedTransform(
+		func(*typed) error { m.call(); return nil }))}
 }
 
 func withMetadata(*misbehavior, *fixture) []dynamiccontroller.ServeOption {
