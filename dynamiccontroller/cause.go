@@ -25,8 +25,8 @@ const (
 	// CauseSecondaryEvent means that an object that leads to this one through Owns, Watches or StartWatch was created,
 	// changed or deleted; see [Cause.Object].
 	CauseSecondaryEvent
-	// CauseResync means that all objects of the type are reconciled again, without an event: in the periodic resync, or
-	// after changes were combined while a predicate or MapFunc was hanging.
+	// CauseResync means that objects are reconciled again, without an event: all objects of the type in the periodic
+	// resync, or those that a lost state can affect; see [MapFunc].
 	CauseResync
 	// CauseRetry means that the last call failed; see [Cause.Retry]. If an event leads to the retry before its backoff has
 	// passed, the cause has both kinds.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -338,46 +337,6 @@ func TestS6_ReplacementLosesNoDeletion(t *testing.T) {
 		c.want(t, "after the replacement", named())
 		if n := f.controller.WatchesOf(parent); n != 1 {
 			t.Errorf("%d watches after the replacement, want 1", n)
-		}
-		stop()
-	})
-}
-
-// While a MapFunc hangs, so many changes wait that changes to the same object are combined, and states are lost. When
-// the function returns, all objects are reconciled, because each can be affected by a lost state.
-func TestD1_AllObjectsAreReconciledAfterStatesWereLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const changes = 1100
-		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		parent, child := f.types[0], f.types[1]
-		f.put(parent, "a")
-		f.put(parent, "b")
-		hang := make(chan struct{})
-		var hung atomic.Bool
-		var cause dynamiccontroller.Cause // of the last call
-		c := newCalls(func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
-			cause = dynamiccontroller.CauseOf(ctx)
-			return nil
-		})
-		f.serve(parent, c.handle, dynamiccontroller.Watches(child,
-			func(context.Context, dynamiccontroller.Object) []string {
-				if hung.Load() {
-					<-hang
-				}
-				return nil
-			}))
-		stop := f.run()
-		c.want(t, "the initial sync", named("a", "b"))
-		hung.Store(true)
-		for range changes {
-			f.put(child, "c")
-		}
-		c.want(t, "while the function hangs", named())
-		hung.Store(false)
-		close(hang)
-		c.want(t, "when the function returns", named("a", "b"))
-		if got := cause.String(); got != "resync" {
-			t.Errorf("the cause is %q", got)
 		}
 		stop()
 	})

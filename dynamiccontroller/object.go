@@ -29,9 +29,11 @@ type Object interface {
 // A predicate is called shortly after the change. If more than 1024 changes wait, because predicates or MapFuncs of the
 // type are slow or hang, changes to the same object are combined: the predicate is called once, with the first old
 // state and the latest new state, and it is not called for an object that has been created and deleted in the meantime.
-// All objects of the served type are then reconciled once. After a replacement of the watch, oldObj is nil if the old
-// state has the form of the previous options: another cache mode or transform. A deletion is passed to the previous
-// predicate if the object's last state has that form.
+// All objects of the served type are then reconciled once, because the predicate might have accepted a change to or
+// from a state that was dropped.
+//
+// After a replacement of the watch, oldObj is nil if the old state has the form of the previous options: another cache
+// mode or transform. A deletion is passed to the previous predicate if the object's last state has that form.
 //
 // The context is cancelled when the run ends. A predicate may use the controller's listers, including the lister of
 // its own watch, which already shows the new state or a later one. It must not call any other method of the controller.
@@ -43,8 +45,16 @@ type Predicate func(ctx context.Context, oldObj, newObj Object) bool
 //
 // Keys are in the format of [ObjectIdentifiers].NamespacedKey. A malformed key is ignored, logged and counted in
 // [TypeStatus].MalformedKeys. A MapFunc is called for each object of the initial list. For each change, it is called
-// with the old state, if any, and then with the new state, if any. Several changes to an object can be combined, as for
-// a [Predicate]. An old state in the form of previous options is passed to the MapFunc of these options.
+// with the old state, if any, and then with the new state, if any. An old state in the form of previous options is
+// passed to the MapFunc of these options.
+//
+// Several changes to an object can be combined, as for a [Predicate]. The MapFunc is then not called with the states in
+// between. If one of them is lost, all objects of the served type are reconciled once:
+//
+//   - With [CacheMetadata], a state in between is lost if its metadata differs from that of the states with which the
+//     MapFunc is called. The fields managedFields, resourceVersion and generation do not count, so a MapFunc must not
+//     depend on them.
+//   - With [CacheFull], a predicate or a transform, each state in between is lost.
 //
 // Calls for one watch of a type are never concurrent. Until a MapFunc returns, its watch causes no other reconciles.
 // Other types are not affected. [TypeStatus].RunningFunction reports a MapFunc or predicate that hangs. If a MapFunc

@@ -18,8 +18,9 @@ import (
 
 // MapAnyFunc is the function of a [StandaloneWatch]. It returns the objects to reconcile, which can belong to any
 // served types. Identifiers of types that are not served, or that no run serves, are ignored. Malformed keys are
-// ignored, logged and counted in [TypeStatus].MalformedKeys of the type. In all other respects, it behaves like a
-// [MapFunc], except that calls can be concurrent when a run begins.
+// ignored, logged and counted in [TypeStatus].MalformedKeys of the type. If a state of an object is lost, as for a
+// [MapFunc], all objects of all served types are reconciled once. In all other respects, it behaves like a [MapFunc],
+// except that calls can be concurrent when a run begins.
 type MapAnyFunc func(ctx context.Context, object Object) []ObjectIdentifiers
 
 // StandaloneWatch is a watch that belongs to no single type; see [DynamicController.StartWatch]. Its methods are safe
@@ -414,6 +415,7 @@ func (w *StandaloneWatch) eventHandler(ctx context.Context) typewatch.EventHandl
 				w.enqueue(fairqueue.Live, becauseOf(w.key.GVR, c.Key), nil, slices.Collect(maps.Keys(ids)))
 			}
 		},
+		Loses: feed.Loses,
 		Lost: func() {
 			for _, reg := range w.registry.servedByRuns() {
 				reg.AddAllAfterLoss()

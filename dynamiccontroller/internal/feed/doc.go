@@ -28,4 +28,5 @@
 //   - swap.go: replacing all options of a type, and its states
 //   - initialsync.go: pausing the target until the existing objects have been passed on
 //   - events.go: from the change of an object to keys
+//   - losses.go: whether a state is lost that was not delivered, because changes were combined
 package feed

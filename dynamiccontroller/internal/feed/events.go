@@ -32,7 +32,8 @@ func (f *Feed) eventHandler(ctx context.Context) typewatch.EventHandler {
 				f.target.AddChanged([]string{c.Key})
 			}
 		},
-		Lost: f.target.AddAllAfterLoss,
+		Loses: Loses,
+		Lost:  f.target.AddAllAfterLoss,
 	}
 }
 
@@ -88,7 +89,8 @@ func (f *Feed) secondaryHandler(ctx context.Context, sec *secondary) typewatch.E
 		Changed: func(c typewatch.Change) {
 			f.target.AddAffected(unique(f.targetsOf(e, c)), sec.key.GVR, c.Key)
 		},
-		Lost: f.target.AddAllAfterLoss,
+		Loses: Loses,
+		Lost:  f.target.AddAllAfterLoss,
 	}
 }
 
@@ -152,11 +154,14 @@ func (f *Feed) appendTargets(e Environment, keys []string, source *Source, objec
 	return keys
 }
 
+// reconciles reports whether the source, which has no Targets, reconciles an owner.
+func (s *Source) reconciles(owner *objects.Owner) bool { return owner.Controller || s.Key.EveryOwner }
+
 // appendOwners appends the owners that are in a store, which is the cache of the feed's own type. Owners are identified
 // by UID.
 func appendOwners(keys []string, source *Source, store *objects.Store, owners []objects.Owner) []string {
 	for i := range owners {
-		if !owners[i].Controller && !source.Key.EveryOwner {
+		if !source.reconciles(&owners[i]) {
 			continue
 		}
 		if key, known := store.FindOwner(&owners[i]); known {

@@ -124,7 +124,7 @@ type Target interface {
 	// AddCallers receives objects whose handlers asked for a secondary before it had synced.
 	AddCallers(keys []string)
 	// AddAllAfterLoss must add all objects, including those that are not in the cache and must be reconciled nevertheless.
-	// It is called when the state of an object was lost, because changes were combined.
+	// It is called when the state of an object was lost, because changes were combined; see [Loses].
 	AddAllAfterLoss()
 	// AddAllAfterSwap is called when new options have taken effect. It must add the same objects as AddAllAfterLoss.
 	AddAllAfterSwap()

@@ -1,6 +1,10 @@
 package objects
 
-import "k8s.io/utils/ptr"
+import (
+	"slices"
+
+	"k8s.io/utils/ptr"
+)
 
 // Owner is one of the owner references of an object.
 type Owner struct {
@@ -21,6 +25,12 @@ func OwnersOf(r *Record) []Owner {
 		}
 	}
 	return owners
+}
+
+// IsSame reports whether both references are to the same object, whether or not they are controller references. They
+// must belong to states of one object.
+func (o *Owner) IsSame(other *Owner) bool {
+	return o.uid == other.uid && slices.Equal(o.keys, other.keys)
 }
 
 // FindOwner returns the owner's key if the store holds the owner, which is identified by its UID. If the store holds no

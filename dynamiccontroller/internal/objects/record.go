@@ -83,6 +83,9 @@ func (r *Record) GetResourceVersion() string { return r.header[r.keyLen+r.uidLen
 // IsEncoded reports whether the record was created by [Encode] rather than by [Parse] or [ParseProtobuf].
 func (r *Record) IsEncoded() bool { return r.encoded }
 
+// IsDecoded reports whether the record keeps an object in decoded form, which a transform has returned.
+func (r *Record) IsDecoded() bool { return r.opaque != nil }
+
 // Encoded returns a copy of the record for which [Record.IsEncoded] returns true.
 func (r *Record) Encoded() *Record {
 	marked := *r

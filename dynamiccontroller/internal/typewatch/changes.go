@@ -4,9 +4,9 @@ import linked "container/list" // there is a type list in this package
 
 // maxUncombined is the number of changes that wait before changes to the same object are combined.
 //
-// Changes are combined as late as possible, because an intermediate state is lost: if an object moved from A to B and
-// then to C, the combined change does not affect B, although B can have been reconciled in between. The event handler
-// is notified of that; see [EventHandler].Lost.
+// Changes are combined as late as possible, because an intermediate state is dropped: if an object moved from A to B
+// and then to C, the combined change does not affect B, although B can have been reconciled in between. The event
+// handler decides whether the dropped state is lost, and is notified if it is; see [EventHandler].Loses.
 var maxUncombined = 1024 // a variable for tests
 
 // changeQueue holds changes that have not been delivered, in their order. If many changes wait, changes to the same
@@ -15,7 +15,7 @@ type changeQueue struct {
 	// entries holds values of type *change, and func() for a function that is called after all earlier changes.
 	entries linked.List
 	byKey   map[string]*linked.Element // the last entry of each object
-	lost    bool                       // a state has been lost since lost was reset
+	lost    bool                       // a state has been lost since lost was reset; see EventHandler.Loses
 }
 
 // change combines one or more changes to an object: the first old state and the latest new one.
@@ -26,9 +26,13 @@ type change struct {
 
 func (q *changeQueue) isEmpty() bool { return q.entries.Len() == 0 }
 
+// losesFunc is the type of [EventHandler].Loses.
+type losesFunc func(dropped *Object, combined Change) bool
+
 // add adds a change, or combines it with the last one of the same object. If that one is an addition, and the change is
-// a deletion, neither is delivered.
-func (q *changeQueue) add(c Change) {
+// a deletion, neither is delivered. If the changes are combined, loses reports whether the state between them is lost.
+// If loses is nil, it is.
+func (q *changeQueue) add(c Change, loses losesFunc) {
 	element := q.byKey[c.Key]
 	if element == nil || q.entries.Len() < maxUncombined {
 		if q.byKey == nil {
@@ -38,7 +42,9 @@ func (q *changeQueue) add(c Change) {
 		return
 	}
 	waiting := element.Value.(*change)
-	q.lost = q.lost || waiting.New != nil
+	if dropped := waiting.New; dropped != nil && !q.lost {
+		q.lost = loses == nil || loses(dropped, Change{Key: c.Key, Old: waiting.Old, New: c.New})
+	}
 	switch {
 	case c.New == nil && waiting.Old == nil:
 		q.remove(element)
@@ -55,18 +61,18 @@ func (q *changeQueue) add(c Change) {
 // addFunc adds a function that is called when all earlier changes have been delivered.
 func (q *changeQueue) addFunc(f func()) { q.entries.PushBack(f) }
 
-// append moves all entries of another queue to the end of q.
-func (q *changeQueue) append(other *changeQueue) {
+// append moves all entries of another queue to the end of q. For loses, see add.
+func (q *changeQueue) append(other *changeQueue, loses losesFunc) {
 	for e := other.entries.Front(); e != nil; e = e.Next() {
 		c, isChange := e.Value.(*change)
 		switch {
 		case !isChange:
 			q.addFunc(e.Value.(func()))
 		case c.recreated:
-			q.add(Change{Key: c.Key, Old: c.Old})
-			q.add(Change{Key: c.Key, New: c.New})
+			q.add(Change{Key: c.Key, Old: c.Old}, loses)
+			q.add(Change{Key: c.Key, New: c.New}, loses)
 		default:
-			q.add(c.Change)
+			q.add(c.Change, loses)
 		}
 	}
 	q.lost = q.lost || other.lost
@@ -81,7 +87,7 @@ func (q *changeQueue) keepDeletions() {
 		case f != nil:
 			kept.addFunc(f)
 		case c.New == nil:
-			kept.add(c)
+			kept.add(c, nil) // no state is dropped
 		}
 	}
 	*q = kept

@@ -3,6 +3,7 @@ package typewatch
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,7 +54,7 @@ func TestChangeQueue_CombinesOnlyIfManyChangesWait(t *testing.T) {
 	for version := 1; version <= 4; version++ {
 		for _, key := range []string{"a", "b"} {
 			c := Change{Key: key, Old: stateOf(t, key, "x", version), New: stateOf(t, key, "x", version+1)}
-			q.add(c)
+			q.add(c, nil)
 		}
 	}
 	var got []string
@@ -110,7 +111,7 @@ func TestChangeQueue_CombinesChanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var q changeQueue
 			for _, c := range test.changes {
-				q.add(Change{Key: "a", Old: c[0], New: c[1]})
+				q.add(Change{Key: "a", Old: c[0], New: c[1]}, nil)
 			}
 			var got []string
 			for !q.isEmpty() {
@@ -163,12 +164,65 @@ func (m *queueModel) take() (first Change, ok bool) {
 	return Change{}, false
 }
 
+// Loses decides whether a dropped state is lost. It receives the change that replaces the combined ones.
+func TestChangeQueue_AsksWhetherADroppedStateIsLost(t *testing.T) {
+	combineFrom(t, 0)
+	state := func(version int) *Object { return stateOf(t, "a", "x", version) }
+	for name, test := range map[string]struct {
+		changes [][2]int // versions of the old and the new state
+		lost    string   // the version that is lost
+		want    []string // calls: the dropped state and the change that replaces it
+		isLost  bool
+	}{
+		"an update":   {changes: [][2]int{{1, 2}}},
+		"two updates": {changes: [][2]int{{1, 2}, {2, 3}}, want: []string{"2: a x/1 x/3"}},
+		"two updates with a loss": {
+			changes: [][2]int{{1, 2}, {2, 3}}, lost: "2", want: []string{"2: a x/1 x/3"}, isLost: true,
+		},
+		"an addition and an update":  {changes: [][2]int{{0, 1}, {1, 2}}, want: []string{"1: a - x/2"}},
+		"an addition and a deletion": {changes: [][2]int{{0, 1}, {1, 0}}, want: []string{"1: a - -"}},
+		"an update and a deletion":   {changes: [][2]int{{1, 2}, {2, 0}}, want: []string{"2: a x/1 -"}},
+		"a deletion and an addition": {changes: [][2]int{{1, 0}, {0, 2}}},
+		"three updates": {
+			changes: [][2]int{{1, 2}, {2, 3}, {3, 4}}, want: []string{"2: a x/1 x/3", "3: a x/1 x/4"},
+		},
+		"three updates with a loss at first": {
+			changes: [][2]int{{1, 2}, {2, 3}, {3, 4}}, lost: "2", want: []string{"2: a x/1 x/3"}, isLost: true,
+		},
+		"three updates with a later loss": {
+			changes: [][2]int{{1, 2}, {2, 3}, {3, 4}}, lost: "3", want: []string{"2: a x/1 x/3", "3: a x/1 x/4"}, isLost: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var q, other changeQueue
+			var got []string
+			loses := func(dropped *Object, combined Change) bool {
+				got = append(got, dropped.GetResourceVersion()+": "+combined.String())
+				return dropped.GetResourceVersion() == test.lost
+			}
+			for _, c := range test.changes {
+				q.add(Change{Key: "a", Old: state(c[0]), New: state(c[1])}, loses)
+			}
+			if !slices.Equal(got, test.want) || q.lost != test.isLost {
+				t.Errorf("got %q, lost %t; want %q, %t", got, q.lost, test.want, test.isLost)
+			}
+			q.keepDeletions()
+			if other.append(&q, loses); other.lost != test.isLost {
+				t.Errorf("after the changes were moved, lost is %t, want %t", other.lost, test.isLost)
+			}
+		})
+	}
+}
+
 // The queue delivers the same as a queue without a bound. It holds at most one entry for each object, and what it
-// delivers leads to the current state of each object.
+// delivers leads to the current state of each object. Unless a state is lost, each one is delivered after each change
+// to or from it, or another state of the object that is equal in what counts.
 func TestChangeQueue_DeliversTheSameAsAnUnboundedQueue(t *testing.T) {
 	combineFrom(t, 0)
 	rapid.Check(t, func(rt *rapid.T) {
-		p := &queuePair{t: t, current: map[string]*Object{}, received: map[string]*Object{}}
+		p := &queuePair{
+			t: t, current: map[string]*Object{}, received: map[string]*Object{}, missing: map[string]bool{},
+		}
 		rt.Repeat(map[string]func(*rapid.T){"change": p.change, "deliver": p.deliver, "": func(rt *rapid.T) {
 			if n := p.q.entries.Len(); n > 3 || n != len(p.q.byKey) {
 				rt.Fatalf("%d entries and %d keys for three objects", n, len(p.q.byKey))
@@ -182,6 +236,9 @@ func TestChangeQueue_DeliversTheSameAsAnUnboundedQueue(t *testing.T) {
 				rt.Fatalf("the last state of %s was %v, want %v", key, p.received[key], state)
 			}
 		}
+		if len(p.missing) > 0 && !p.q.lost {
+			rt.Fatalf("nothing is lost, but no state of %v was delivered", p.missing)
+		}
 	})
 }
 
@@ -191,7 +248,25 @@ type queuePair struct {
 	q                 changeQueue
 	model             queueModel
 	current, received map[string]*Object
+	missing           map[string]bool // what counts of the states that must be delivered
 	version           int
+}
+
+// counts returns what counts of a state: the key, and whether the version is odd.
+func counts(o *Object) string {
+	version, _ := strconv.Atoi(o.GetResourceVersion())
+	return fmt.Sprint(o.Key(), version%2)
+}
+
+// loses is a function for [EventHandler].Loses.
+func (p *queuePair) loses(dropped *Object, combined Change) bool {
+	return (combined.Old == nil || counts(combined.Old) != counts(dropped)) &&
+		(combined.New == nil || counts(combined.New) != counts(dropped))
+}
+
+// statesOf returns the states of a change.
+func statesOf(c Change) []*Object {
+	return slices.DeleteFunc([]*Object{c.Old, c.New}, func(o *Object) bool { return o == nil })
 }
 
 // change adds, changes or deletes an object.
@@ -205,9 +280,12 @@ func (p *queuePair) change(rt *rapid.T) {
 	case !rapid.Bool().Draw(rt, "delete"):
 		c.New = stateOf(p.t, key, string(c.Old.GetUID()), p.version)
 	}
-	p.q.add(c)
+	p.q.add(c, p.loses)
 	p.model.pending = append(p.model.pending, c)
 	p.current[key] = c.New
+	for _, state := range statesOf(c) {
+		p.missing[counts(state)] = true
+	}
 }
 
 // deliver takes the first change from the queue and from the model.
@@ -230,4 +308,7 @@ func (p *queuePair) deliver(rt *rapid.T) {
 		rt.Fatalf("%v is a change from one object to another", got)
 	}
 	p.received[got.Key] = got.New
+	for _, state := range statesOf(got) {
+		delete(p.missing, counts(state))
+	}
 }

@@ -36,8 +36,9 @@
 //	                   └──▶ inbox ──▶ event handler   Blocking: called by a goroutine of the subscription, without a lock
 //
 // A handler that can call user code must be Blocking, because user code can hang. If many changes wait, those of the
-// same object are combined, so that an inbox is bounded. Its goroutine exists only while the inbox is not empty. Detach
-// and Close wait for the running function of their own subscription only.
+// same object are combined, so that an inbox is bounded. The states in between are dropped. The handler decides which
+// of them are lost, and is notified once; see [EventHandler].Loses. The goroutine of an inbox exists only while the
+// inbox is not empty. Detach and Close wait for the running function of their own subscription only.
 //
 // Existing objects are delivered in a pass over a snapshot of the store. All subscriptions that wait when the pass
 // begins take part. Subscriptions that are attached later wait for the next pass; see [Pool.Hold]. Changes during the

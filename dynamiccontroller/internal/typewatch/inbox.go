@@ -125,7 +125,7 @@ func (b *inbox) announce(first *chunk, view View) {
 	if b.existing != nil { // before Synced, only deletions may be delivered
 		b.changes.keepDeletions()
 	}
-	b.early.append(&b.changes)
+	b.early.append(&b.changes, b.losesLocked())
 	b.existing = &existing{view: view, next: first}
 	b.startLocked()
 }
@@ -143,8 +143,15 @@ func (b *inbox) setView(view View) {
 func (b *inbox) add(c Change) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.changes.add(c)
+	b.changes.add(c, b.losesLocked())
 	b.startLocked()
+}
+
+func (b *inbox) losesLocked() losesFunc {
+	if b.handler == nil {
+		return nil
+	}
+	return b.handler.Loses
 }
 
 // addFunc adds a function that is called when all earlier items have been delivered. It returns false if there are

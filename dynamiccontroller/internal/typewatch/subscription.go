@@ -18,8 +18,8 @@ import (
 const batch = 256
 
 // EventHandler is notified of the objects of a subscription and of changes to these objects. All functions are
-// required. They are called in order, one at a time, once the store reflects a change. The functions may read from any
-// subscription, but must not call Attach, Detach, Replace, CancelReplace or Close.
+// required, except Loses. They are called in order, one at a time, once the store reflects a change. The functions may
+// read from any subscription, but must not call Attach, Detach, Replace, CancelReplace or Close.
 //
 // If the options of the objects are not Blocking, the functions are called at once, while the delivery lock of the
 // watch is held, or in a goroutine of the subscription if it has left a pass. The batches that are passed to Known must
@@ -39,8 +39,16 @@ type EventHandler struct {
 	// that were not passed to Known. Between the first call to Known and the call to Synced, only
 	// deletions are delivered.
 	Changed func(Change)
-	// Lost is called after a state has been lost because changes were combined. It is called when no change waits. It can
-	// be nil if all options are not Blocking.
+	// Loses reports whether a dropped state is lost. A state is dropped if the change to it and the change from it are
+	// combined. combined is the change that replaces them. It has no states if the object was added and deleted. The New
+	// of combined can be dropped later. Loses is then called for it as well, so a dropped state can be compared with New.
+	// If Loses is nil, each dropped state is lost.
+	//
+	// In contrast to the other functions, Loses is called while a change is added, with locks held, possibly while
+	// another function is running. It must not block, must not call user code, and must use nothing but its arguments.
+	Loses func(dropped *Object, combined Change) bool
+	// Lost is called after a state has been lost; see Loses. It is called when no change waits. It can be nil if all
+	// options are not Blocking.
 	Lost func()
 }
 
