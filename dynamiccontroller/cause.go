@@ -26,7 +26,7 @@ const (
 	// changed or deleted; see [Cause.Object].
 	CauseSecondaryEvent
 	// CauseResync means that objects are reconciled again, without an event: all objects of the type in the periodic
-	// resync, or those that a lost state can affect; see [MapFunc].
+	// resync, or those that a lost state can affect; see [MapFunc] and [AfterLoss].
 	CauseResync
 	// CauseRetry means that the last call failed; see [Cause.Retry]. If an event leads to the retry before its backoff has
 	// passed, the cause has both kinds.

@@ -2,10 +2,16 @@ package dynamiccontroller_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	goruntime "runtime"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -31,6 +37,16 @@ func (b *blocker) release() {
 func (b *blocker) wait() {
 	if b.blocks.Load() {
 		<-b.released
+	}
+}
+
+// burst makes so many changes to an object that states are lost if the function of a watch does not return. Every
+// second state has an owner.
+func (f *fixture) burst(gvr schema.GroupVersionResource) {
+	f.t.Helper()
+	for range 550 {
+		f.put(gvr, "c", f.id(gvr, "owner"))
+		f.put(gvr, "c")
 	}
 }
 
@@ -156,4 +172,312 @@ func TestStartWatch_ABurstThatAffectsNothingReconcilesNothing(t *testing.T) {
 		c.want(t, "the burst", named())
 		stop()
 	})
+}
+
+// After states were lost, a standalone watch reconciles the objects that the function of AfterLoss returns. If there is
+// none, or if it does not return normally, all objects of all types are reconciled.
+func TestAfterLoss_DeterminesWhatIsReconciled(t *testing.T) {
+	all := [2]map[string]int{named("a1", "a2"), named("b")}
+	for name, test := range map[string]struct {
+		opts func(f *fixture) []dynamiccontroller.WatchesOption
+		want [2]map[string]int
+	}{
+		"no option": {func(*fixture) []dynamiccontroller.WatchesOption { return nil }, all},
+		"no function": {func(*fixture) []dynamiccontroller.WatchesOption {
+			return []dynamiccontroller.WatchesOption{dynamiccontroller.AfterLoss(nil)}
+		}, all},
+		"some objects": {func(f *fixture) []dynamiccontroller.WatchesOption {
+			return []dynamiccontroller.WatchesOption{dynamiccontroller.AfterLoss(
+				func(context.Context) []dynamiccontroller.ObjectIdentifiers {
+					return []dynamiccontroller.ObjectIdentifiers{
+						f.id(f.types[0], "a1"), f.id(f.types[1], "absent"), f.id(f.types[2], "not served"),
+						{GVR: f.types[0], NamespacedKey: "malformed/a/b"},
+					}
+				})}
+		}, [2]map[string]int{named("a1"), named("absent")}},
+		"no objects": {func(*fixture) []dynamiccontroller.WatchesOption {
+			return []dynamiccontroller.WatchesOption{dynamiccontroller.AfterLoss(
+				func(context.Context) []dynamiccontroller.ObjectIdentifiers { return nil })}
+		}, [2]map[string]int{named(), named()}},
+		"the last option": {func(f *fixture) []dynamiccontroller.WatchesOption {
+			none := func(context.Context) []dynamiccontroller.ObjectIdentifiers { return nil }
+			one := func(context.Context) []dynamiccontroller.ObjectIdentifiers {
+				return []dynamiccontroller.ObjectIdentifiers{f.id(f.types[0], "a1")}
+			}
+			return []dynamiccontroller.WatchesOption{dynamiccontroller.AfterLoss(none), dynamiccontroller.AfterLoss(one)}
+		}, [2]map[string]int{named("a1"), named()}},
+		"a panic": {func(*fixture) []dynamiccontroller.WatchesOption {
+			return []dynamiccontroller.WatchesOption{dynamiccontroller.AfterLoss(
+				func(context.Context) []dynamiccontroller.ObjectIdentifiers { panic("on purpose") })}
+		}, all},
+		"runtime.Goexit": {func(*fixture) []dynamiccontroller.WatchesOption {
+			return []dynamiccontroller.WatchesOption{dynamiccontroller.AfterLoss(
+				func(context.Context) []dynamiccontroller.ObjectIdentifiers { goruntime.Goexit(); return nil })}
+		}, all},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testAfterLoss(t, test.opts, test.want) })
+		})
+	}
+}
+
+func testAfterLoss(
+	t *testing.T, opts func(f *fixture) []dynamiccontroller.WatchesOption, want [2]map[string]int,
+) {
+	f := newFixture(t, 4, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+	first, second, child := f.types[0], f.types[1], f.types[3]
+	f.put(first, "a1")
+	f.put(first, "a2")
+	f.put(second, "b")
+	var cause atomic.Value
+	ofFirst, ofSecond := newCalls(func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+		cause.Store(dynamiccontroller.CauseOf(ctx).String())
+		return nil
+	}), newCalls(succeed)
+	f.serve(first, ofFirst.handle)
+	f.serve(second, ofSecond.handle)
+	mapping := newBlocker()
+	startWatch(f, child, func(context.Context, dynamiccontroller.Object) []dynamiccontroller.ObjectIdentifiers {
+		mapping.wait()
+		return nil
+	}, opts(f)...)
+	stop := f.run()
+	ofFirst.take()
+	ofSecond.take()
+	mapping.block()
+	f.burst(child)
+	mapping.release()
+	ofFirst.want(t, "the first type", want[0])
+	ofSecond.want(t, "the second type", want[1])
+	if got := cause.Load(); len(want[0]) > 0 && got != "resync" {
+		t.Errorf("the cause is %q", got)
+	}
+	stop()
+}
+
+// A run of a shard that begins while the function of AfterLoss is running receives the objects that the function
+// returns or, if it panics, all objects.
+func TestAfterLoss_ServesARunThatBeginsMeanwhile(t *testing.T) {
+	for name, test := range map[string]struct {
+		panics bool
+		want   [2]map[string]int
+	}{
+		"it returns": {false, [2]map[string]int{named("a", "absent"), named("b", "absent")}},
+		"it panics":  {true, [2]map[string]int{named("a", "a2"), named("b", "b2")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newSharded(t, 3, dynamiccontroller.Config{Workers: 2})
+				first, second, child := f.types[0], f.types[1], f.types[2]
+				f.put(first, "a")
+				f.put(first, "a2")
+				f.put(second, "b")
+				f.put(second, "b2")
+				ofFirst, ofSecond := newCalls(succeed), newCalls(succeed)
+				f.serve(first, ofFirst.handle)
+				f.serve(second, ofSecond.handle)
+				mapping, losing := newBlocker(), newBlocker()
+				startWatch(f, child, func(context.Context, dynamiccontroller.Object) []dynamiccontroller.ObjectIdentifiers {
+					mapping.wait()
+					return nil
+				}, dynamiccontroller.AfterLoss(func(context.Context) []dynamiccontroller.ObjectIdentifiers {
+					losing.wait()
+					if test.panics {
+						panic("on purpose")
+					}
+					return []dynamiccontroller.ObjectIdentifiers{
+						f.id(first, "a"), f.id(first, "absent"), f.id(second, "b"), f.id(second, "absent"),
+					}
+				}))
+				stopFirst := f.runShard(0)
+				ofFirst.want(t, "the first run", named("a", "a2"))
+				mapping.block()
+				losing.block()
+				f.burst(child)
+				mapping.release()
+				ofFirst.want(t, "while AfterLoss is running", named())
+				stopSecond := f.runShard(1)
+				ofSecond.want(t, "the second run", named("b", "b2"))
+				losing.release()
+				ofFirst.want(t, "the first type", test.want[0])
+				ofSecond.want(t, "the second type", test.want[1])
+				stopFirst()
+				stopSecond()
+			})
+		})
+	}
+}
+
+// If a run ends while the function of AfterLoss is running, the next run reconciles the objects that are not in the
+// cache as well.
+func TestAfterLoss_ServesTheNextRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		parent, child := f.types[0], f.types[1]
+		f.put(parent, "a")
+		c := newCalls(succeed)
+		f.serve(parent, c.handle)
+		mapping := newBlocker()
+		startWatch(f, child, func(context.Context, dynamiccontroller.Object) []dynamiccontroller.ObjectIdentifiers {
+			mapping.wait()
+			return nil
+		}, dynamiccontroller.AfterLoss(func(ctx context.Context) []dynamiccontroller.ObjectIdentifiers {
+			<-ctx.Done() // the run ends
+			return []dynamiccontroller.ObjectIdentifiers{f.id(parent, "absent"), f.id(parent, "a")}
+		}))
+		stopWatches := f.runWatches()
+		stop := f.run()
+		c.want(t, "the first run", named("a"))
+		mapping.block()
+		f.burst(child)
+		mapping.release()
+		stop()
+		c.want(t, "the end of the run", named())
+		stop = f.run()
+		c.want(t, "the next run", named("a", "absent"))
+		stop()
+		stopWatches()
+	})
+}
+
+func TestAfterLoss_IsRejectedByWatches(t *testing.T) {
+	f := newFixture(t, 2, dynamiccontroller.Config{})
+	none := dynamiccontroller.AfterLoss(func(context.Context) []dynamiccontroller.ObjectIdentifiers { return nil })
+	mapFunc := func(context.Context, dynamiccontroller.Object) []string { return nil }
+	watch := dynamiccontroller.Watches(f.types[1], mapFunc, none)
+	err := f.controller.StartServingGVK(t.Context(), f.types[0], succeed, watch)
+	isInvalid := errors.Is(err, dynamiccontroller.ErrInvalidOptions)
+	if !isInvalid || !strings.Contains(err.Error(), "AfterLoss is an option of StartWatch") {
+		t.Errorf("StartServingGVK returned %v", err)
+	}
+}
+
+// slowFunctions is the state of a test in which functions are too slow for the changes.
+type slowFunctions struct {
+	*fixture
+	mu         sync.Mutex // guards the fields below
+	random     *rand.Rand
+	owners     map[string]string // by child
+	writes     int               // that have begun
+	affected   map[string]int    // the number of the last write that affects an object
+	reconciled map[string]int    // the number of writes that had begun when the last call for an object began
+	losses     int
+}
+
+// Objects that are affected by a change are reconciled after it, even if the function is slow, states are lost, the
+// function of AfterLoss panics now and then, and runs of another shard begin and end.
+func TestD1_NoChangeIsMissedIfFunctionsAreSlow(t *testing.T) {
+	losses := 0
+	for seed := range uint64(3) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &slowFunctions{
+				fixture: newSharded(t, 3, dynamiccontroller.Config{Workers: 4}), random: rand.New(rand.NewPCG(seed, 0)),
+				owners: map[string]string{}, affected: map[string]int{}, reconciled: map[string]int{},
+			}
+			s.test()
+			losses += s.losses
+		})
+	}
+	if losses == 0 {
+		t.Error("no state was lost")
+	}
+}
+
+func (s *slowFunctions) intN(n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.random.IntN(n)
+}
+
+func (s *slowFunctions) test() {
+	parent, other, child := s.types[0], s.types[1], s.types[2]
+	for i := range 5 {
+		s.put(parent, fmt.Sprint(i))
+	}
+	s.serve(other, succeed)
+	s.serve(parent, func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.reconciled[id.Name()] = s.writes
+		return nil
+	})
+	toParents := toOwners(parent)
+	startWatch(s.fixture, child,
+		func(ctx context.Context, object dynamiccontroller.Object) []dynamiccontroller.ObjectIdentifiers {
+			time.Sleep(time.Duration(s.intN(1000)) * time.Microsecond)
+			return toParents(ctx, object)
+		}, dynamiccontroller.AfterLoss(s.afterLoss))
+	stop := s.startShard(0)
+	ctx, cancel := context.WithCancel(s.t.Context())
+	var restarts sync.WaitGroup
+	restarts.Go(func() {
+		for ctx.Err() == nil {
+			running, end := context.WithTimeout(ctx, time.Duration(s.intN(300))*time.Millisecond)
+			if err := s.shard(1, s.controller.Run)(running); err != nil {
+				s.t.Error(err)
+			}
+			end()
+		}
+	})
+	for range 3 {
+		for range 1500 {
+			s.write(child)
+		}
+		time.Sleep(time.Second)
+	}
+	time.Sleep(time.Minute)
+	cancel()
+	restarts.Wait()
+	synctest.Wait()
+	s.mu.Lock()
+	for owner, write := range s.affected {
+		if s.reconciled[owner] < write {
+			s.t.Errorf("%s was last reconciled after write %d, and is affected by write %d", owner, s.reconciled[owner], write)
+		}
+	}
+	s.mu.Unlock()
+	if err := stop(); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// write changes the owner of a child, which can be none, or deletes the child.
+func (s *slowFunctions) write(child schema.GroupVersionResource) {
+	name, owner := fmt.Sprint(s.intN(10)), ""
+	if i := s.intN(7); i < 5 {
+		owner = fmt.Sprint(i)
+	}
+	s.mu.Lock()
+	former, exists := s.owners[name]
+	s.writes++
+	for _, affected := range []string{former, owner} {
+		if affected != "" {
+			s.affected[affected] = s.writes
+		}
+	}
+	if s.owners[name] = owner; owner == "" {
+		delete(s.owners, name)
+	}
+	s.mu.Unlock()
+	switch {
+	case owner != "":
+		s.put(child, name, s.id(s.types[0], owner))
+	case exists:
+		s.delete(child, name)
+	}
+}
+
+// afterLoss returns all objects that can be affected.
+func (s *slowFunctions) afterLoss(context.Context) (ids []dynamiccontroller.ObjectIdentifiers) {
+	time.Sleep(time.Millisecond)
+	s.mu.Lock()
+	s.losses++
+	s.mu.Unlock()
+	if s.intN(3) == 0 {
+		panic("on purpose")
+	}
+	for i := range 5 {
+		ids = append(ids, s.id(s.types[0], fmt.Sprint(i)))
+	}
+	return ids
 }

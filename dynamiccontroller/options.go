@@ -2,6 +2,7 @@ package dynamiccontroller
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -50,7 +51,8 @@ func (c CommonOption) applyTo(o *watchOptions) {
 // OwnsOption is an option for [Owns]. [EveryOwner], [WithBucketLabel] and every [CommonOption] are OwnsOptions.
 type OwnsOption interface{ applyToOwns(o *secondaryOptions) }
 
-// WatchesOption is an option for [Watches]. [WithBucketLabel] and every [CommonOption] are WatchesOptions.
+// WatchesOption is an option for [Watches]. [WithBucketLabel] and every [CommonOption] are WatchesOptions. [AfterLoss]
+// is one that only [DynamicController.StartWatch] accepts.
 type WatchesOption interface{ applyToWatches(o *secondaryOptions) }
 
 // SecondaryOption is an option for [Owns] and [Watches]. [WithBucketLabel] is one.
@@ -87,6 +89,24 @@ func (b bucketLabel) applyTo(o *secondaryOptions) {
 		o.reject("WithBucketLabel(%q): %s", string(b), problem)
 	}
 	o.watch.BucketLabel = string(b)
+}
+
+// AfterLoss sets which objects are reconciled after states of objects were lost, because the [MapAnyFunc] could not keep
+// up with the changes; see [MapFunc]. f returns the objects that a lost state can affect. By default, or if f is nil,
+// all objects of all served types are reconciled. Only [DynamicController.StartWatch] accepts the option.
+//
+// f is called when no change waits, under the same rules as the MapAnyFunc. The cache of the watch contains the changes
+// that were combined. f need not return objects for runs that begin after the loss, because a run reconciles all
+// objects. If f panics, the panic is logged, and all objects are reconciled.
+func AfterLoss(f func(ctx context.Context) []ObjectIdentifiers) WatchesOption { return afterLoss(f) }
+
+type afterLoss func(context.Context) []ObjectIdentifiers
+
+func (f afterLoss) applyToWatches(o *secondaryOptions) {
+	if !o.standalone {
+		o.reject("AfterLoss is an option of StartWatch only; after a loss, Watches reconciles all objects of its own type")
+	}
+	o.afterLoss = f
 }
 
 type everyOwner struct{}
@@ -138,6 +158,9 @@ type secondaryOptions struct {
 	key     WatchKey
 	mapFunc MapFunc      // nil if the Watch was created by Owns
 	asFeed  *feed.Source // what the feed needs of these options; set by asWatch
+
+	standalone bool // the options are those of StartWatch
+	afterLoss  func(context.Context) []ObjectIdentifiers
 }
 
 // WatchKey identifies one of the watches of a served type. Two Watch values with equal keys describe the same watch,

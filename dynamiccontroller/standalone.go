@@ -19,19 +19,20 @@ import (
 // MapAnyFunc is the function of a [StandaloneWatch]. It returns the objects to reconcile, which can belong to any
 // served types. Identifiers of types that are not served, or that no run serves, are ignored. Malformed keys are
 // ignored, logged and counted in [TypeStatus].MalformedKeys of the type. If a state of an object is lost, as for a
-// [MapFunc], all objects of all served types are reconciled once. In all other respects, it behaves like a [MapFunc],
-// except that calls can be concurrent when a run begins.
+// [MapFunc], all objects of all served types are reconciled once, or those that the function of [AfterLoss] returns. In
+// all other respects, it behaves like a [MapFunc], except that calls can be concurrent when a run begins.
 type MapAnyFunc func(ctx context.Context, object Object) []ObjectIdentifiers
 
 // StandaloneWatch is a watch that belongs to no single type; see [DynamicController.StartWatch]. Its methods are safe
 // for concurrent use.
 type StandaloneWatch struct {
-	registry *registry
-	log      logr.Logger
-	key      WatchKey
-	source   *feed.Source
-	mapFunc  MapAnyFunc
-	sub      *typewatch.Subscription
+	registry  *registry
+	log       logr.Logger
+	key       WatchKey
+	source    *feed.Source
+	mapFunc   MapAnyFunc
+	afterLoss func(context.Context) []ObjectIdentifiers // nil if there is no AfterLoss
+	sub       *typewatch.Subscription
 
 	mu sync.Mutex // guards the fields below
 	// attached holds the runs to which the watch delivers objects.
@@ -65,8 +66,8 @@ type attachment struct {
 //
 // When a run begins, mapFunc is called with each existing object, and the initial reconciles of the run wait for it as
 // for the watches of [Watches]. If a type is served later, mapFunc is not called again. Options are the same as for
-// [Watches], except for [WithBucketLabel]. StartWatch sends no requests and does not wait for a sync; see
-// [StandaloneWatch.WaitForSync]. The watch runs until [StandaloneWatch.Stop] is called.
+// [Watches], except for [WithBucketLabel], and also [AfterLoss]. StartWatch sends no requests and does not wait for a
+// sync; see [StandaloneWatch.WaitForSync]. The watch runs until [StandaloneWatch.Stop] is called.
 func (c *DynamicController) StartWatch(
 	gvr schema.GroupVersionResource, mapFunc MapAnyFunc, opts ...WatchesOption,
 ) (*StandaloneWatch, error) {
@@ -75,7 +76,8 @@ func (c *DynamicController) StartWatch(
 		mapFunc: mapFunc, attached: map[*run]*attachment{}, detaching: closedAfter(func() {}),
 		synced: make(chan struct{}), detached: make(chan struct{}), stopped: make(chan struct{}),
 	}
-	options := Watches(gvr, func(context.Context, Object) []string { return nil }, opts...)
+	noKeys := func(context.Context, Object) []string { return nil }
+	options := newWatches(&secondaryOptions{key: WatchKey{GVR: gvr}, mapFunc: noKeys, standalone: true}, opts)
 	err := c.configErr
 	switch {
 	case err != nil:
@@ -92,7 +94,7 @@ func (c *DynamicController) StartWatch(
 	if err != nil {
 		return nil, fmt.Errorf("start a watch on %s: %w", nameOf(gvr), err)
 	}
-	w.key, w.source = options.Key(), options.options.asFeed
+	w.key, w.source, w.afterLoss = options.Key(), options.options.asFeed, options.options.afterLoss
 	subscribe := func() { w.sub = feed.Subscribe(c.pool, w.source, w.observe) }
 	for _, r := range c.registry.addStandalone(w, subscribe) {
 		w.attach(r, &replay{})
@@ -416,12 +418,39 @@ func (w *StandaloneWatch) eventHandler(ctx context.Context) typewatch.EventHandl
 			}
 		},
 		Loses: feed.Loses,
-		Lost: func() {
-			for _, reg := range w.registry.servedByRuns() {
-				reg.AddAllAfterLoss()
-			}
-		},
+		Lost:  func() { w.reconcileAfterLoss(e) },
 	}
+}
+
+// reconcileAfterLoss adds the objects that the function of AfterLoss returns to the queue. If there is no function, or
+// if it panics, it adds all objects.
+func (w *StandaloneWatch) reconcileAfterLoss(e feed.Environment) {
+	ids, known := w.idsAfterLoss(e)
+	if known {
+		w.enqueue(fairqueue.Background, because(CauseResync), nil, ids)
+		return
+	}
+	for _, reg := range w.registry.servedByRuns() {
+		reg.AddAllAfterLoss()
+	}
+}
+
+// idsAfterLoss calls the function of AfterLoss. It returns false if there is none, or if it panics.
+func (w *StandaloneWatch) idsAfterLoss(e feed.Environment) (ids []ObjectIdentifiers, known bool) {
+	if w.afterLoss == nil {
+		return nil, false
+	}
+	over := false
+	call := func() {
+		known = e.Call("AfterLoss", "AfterLoss panicked, reconciling all objects", func() {
+			ids = w.afterLoss(e.Context)
+		})
+		over = true
+	}
+	for !over { // the function can call runtime.Goexit; see protect.Guard
+		<-closedAfter(call)
+	}
+	return ids, known
 }
 
 // ids calls the MapAnyFunc. It returns nil if the function panics.
@@ -439,8 +468,8 @@ func (w *StandaloneWatch) enqueueExisting(r *run, ids []ObjectIdentifiers) {
 	w.enqueue(fairqueue.Background, because(CauseInitialList), r, ids)
 }
 
-// enqueue adds objects to the queue. If only is not nil, objects of types that another run serves are ignored. If the
-// run of a type is ending, objects in the live lane that are not in the cache are kept for the next run.
+// enqueue adds objects to the queue. If only is not nil, objects of types that another run serves are ignored. If it is
+// nil, and the run of a type is ending, objects that are not in the cache are kept for the next run.
 func (w *StandaloneWatch) enqueue(lane fairqueue.Lane, cause queueCause, only *run, ids []ObjectIdentifiers) {
 	for _, id := range ids {
 		reg, err := w.registry.registrationOf(id.GVR)
@@ -449,10 +478,10 @@ func (w *StandaloneWatch) enqueue(lane fairqueue.Lane, cause queueCause, only *r
 		}
 		key, err := normalizeKey(id.NamespacedKey)
 		if err != nil {
-			reg.ignoreMalformedKey("MapAnyFunc of "+nameOf(w.key.GVR), id.NamespacedKey, err)
+			reg.ignoreMalformedKey("function of the watch on "+nameOf(w.key.GVR), id.NamespacedKey, err)
 			continue
 		}
-		if !reg.group.Because(cause).Add(lane, key) && lane == fairqueue.Live && w.registry.isServedByRun(reg) {
+		if !reg.group.Because(cause).Add(lane, key) && only == nil && w.registry.isServedByRun(reg) {
 			reg.keepAbsent(key)
 		}
 	}

@@ -27,7 +27,8 @@ import (
 // userFunctions maps each parameter of the package that can contain user code to the case of userFunctionCases that
 // calls it. A new parameter is added here, with a case in which it panics and calls runtime.Goexit.
 var userFunctions = map[string]string{
-	"AddIndex.f": "index function",
+	"AddIndex.f":  "index function",
+	"AfterLoss.f": "AfterLoss",
 	"DynamicController.StartServingGVK.handler": "handler",
 	"DynamicController.StartWatch.mapFunc":      "MapAnyFunc",
 	"NewDynamicController.kubeClient":           "client",
@@ -146,6 +147,7 @@ func init() { // the cases refer to functions that use the map
 		"typed transform":             functionCase{visible: "Transform failed"}.of(withTypedTransform),
 		"MapFunc":                     functionCase{visible: "MapFunc panicked"}.of(withMapFunc),
 		"MapAnyFunc":                  functionCase{kind: "MapAnyFunc", visible: "MapAnyFunc panicked"}.of(nil),
+		"AfterLoss":                   functionCase{kind: "AfterLoss", visible: "AfterLoss panicked"}.of(nil),
 		"transport":                   {runTransport},
 		"transport of an HTTP client": {runTransport},
 	}
@@ -251,7 +253,13 @@ func (c functionCase) run(t *testing.T, m *misbehavior) {
 			t.Fatal(err)
 		}
 	}
+	if c.kind == "AfterLoss" {
+		startWatchWithLosses(f, m)
+	}
 	putAll := func() {
+		if c.kind == "AfterLoss" {
+			f.burst(f.types[2])
+		}
 		for i, gvr := range f.types {
 			f.put(gvr, fmt.Sprint("o", i))
 			f.put(gvr, fmt.Sprint("o", i)) // a change, not an addition
@@ -276,6 +284,17 @@ func (c functionCase) run(t *testing.T, m *misbehavior) {
 		t.Error("the other type was not reconciled again")
 	}
 	stop()
+}
+
+// startWatchWithLosses starts a watch whose function is so slow that a burst of changes leads to losses.
+func startWatchWithLosses(f *fixture, m *misbehavior) {
+	startWatch(f, f.types[2], func(context.Context, dynamiccontroller.Object) []dynamiccontroller.ObjectIdentifiers {
+		time.Sleep(time.Millisecond)
+		return nil
+	}, dynamiccontroller.AfterLoss(func(context.Context) []dynamiccontroller.ObjectIdentifiers {
+		m.call()
+		return nil
+	}))
 }
 
 // handle is the handler of the type whose user code misbehaves.

@@ -63,10 +63,16 @@ func Owns(child schema.GroupVersionResource, opts ...OwnsOption) Watch {
 // Watches returns a Watch on another type. For each changed object, mapFunc returns the objects of the served type to
 // reconcile, even if they are not in the cache. In all other respects, the Watch behaves like one from [Owns].
 func Watches(gvr schema.GroupVersionResource, mapFunc MapFunc, opts ...WatchesOption) Watch {
-	o := &secondaryOptions{key: WatchKey{GVR: gvr}, mapFunc: mapFunc, watchOptions: watchOptions{cache: CacheMetadata}}
+	o := &secondaryOptions{key: WatchKey{GVR: gvr}, mapFunc: mapFunc}
 	if mapFunc == nil {
 		o.reject("the MapFunc is nil")
 	}
+	return newWatches(o, opts)
+}
+
+// newWatches applies the options of Watches or StartWatch to o, and returns the Watch.
+func newWatches(o *secondaryOptions, opts []WatchesOption) Watch {
+	o.cache = CacheMetadata
 	applyAll(opts, WatchesOption.applyToWatches, o)
 	return o.asWatch()
 }
