@@ -5,7 +5,12 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/labels"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic/fake"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
 // BenchmarkMemory reports the memory for the first reference of an object, to an object that no other one refers to,
@@ -48,6 +53,49 @@ func heap() uint64 {
 	return stats.HeapAlloc
 }
 
+// BenchmarkSelectors measures the lookups for a change to an object that no selector matches, in its old and its new
+// state. Each object has declared a selector of its own.
+func BenchmarkSelectors(b *testing.B) {
+	for name, form := range map[string]string{
+		"one label":              "owner=%d",
+		"a shared and one label": "app=x,owner=%d",
+		"no required label":      "owner,owner!=%d,app!=x",
+	} {
+		b.Run(name, func(b *testing.B) {
+			client := fake.NewSimpleDynamicClient(k8sruntime.NewScheme())
+			tracker, err := New(Config{Controller: dynamiccontroller.NewDynamicController(logr.Discard(),
+				dynamiccontroller.Config{}, client), WatchOptions: wholeObjects})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for i := range 2000 {
+				selector, err := labels.Parse(fmt.Sprintf(form, i))
+				if err != nil {
+					b.Fatal(err)
+				}
+				id := identifiers{GVR: widgets, NamespacedKey: fmt.Sprint(i)}
+				if err := tracker.Begin(b.Context(), id).Objects(secrets, "default", selector); err != nil {
+					b.Fatal(err)
+				}
+			}
+			run := tracker.runs.For(b.Context())
+			k := run.index.kinds[secrets]
+			k.watch.synced = true
+			set := labels.Set{"app": "x", "owner": "none", "tier": "backend"}
+			changed := []dynamiccontroller.Object{newObjectWithLabels("s", set), newObjectWithLabels("t", set)}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				object := changed[i%2] // two objects change in turn
+				if n := len(run.affected(k, object)) + len(run.affected(k, object)); n != 0 {
+					b.Fatalf("%d referrers, want none", n)
+				}
+			}
+			b.StopTimer()
+			tracker.ForgetType(widgets)
+		})
+	}
+}
+
 // BenchmarkEvent measures the lookup for a change to an object that one object refers to.
 func BenchmarkEvent(b *testing.B) {
 	for name, test := range map[string]struct{ named, selectors int }{
@@ -67,7 +115,7 @@ func BenchmarkEvent(b *testing.B) {
 				selector := labels.SelectorFromSet(labels.Set{"app": fmt.Sprint(i)})
 				s := selection{selector: selector.String()}
 				s.Namespace = "default"
-				x.add(identifiers{GVR: widgets, NamespacedKey: fmt.Sprint(i)}, 1, k, s, selector)
+				x.add(identifiers{GVR: widgets, NamespacedKey: fmt.Sprint(i)}, 1, k, s, newQuery(selector))
 			}
 			object := newObject("default", "7", "none")
 			b.ReportAllocs()

@@ -62,10 +62,13 @@
 //
 // # Cost
 //
-// A change costs one lookup for the references by name, and one match for each selector that is declared in the
-// namespace of the object or for all namespaces. It does not depend on the number of types or of other references.
-// Equal selectors of several objects count once. The package needs memory for the references, which BenchmarkMemory
-// measures, and for the caches of the watches.
+// A change costs one lookup for the references by name, one for each label of the object, and one match for each
+// selector that is declared in the namespace of the object, or for all namespaces, and that can match the object. A
+// selector with =, == or in requires a label. It can match only objects with this label; see BenchmarkSelectors. Other
+// selectors are always matched. If a selector requires several labels, the one that the fewest other selectors require
+// is used. An update that does not change the labels is matched once. The costs do not depend on the number of types or
+// of other references. Equal selectors of several objects count once. The package needs memory for the references,
+// which BenchmarkMemory measures, and for the caches of the watches.
 //
 // [Tracker.Stats] returns the numbers of references, watches and events, and [Config].Hooks are called when a watch
 // starts or stops and for each event, so that a program can publish its own metrics.

@@ -3,7 +3,6 @@ package references
 import (
 	"iter"
 	"maps"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,6 +23,7 @@ type target struct {
 	kind      *kind
 	selection selection
 	selector  labels.Selector // nil for an object with a name
+	labels    []label         // one of which the selector requires, and under which the target is found; can be nil
 	referrers map[*referrer]struct{}
 }
 
@@ -38,7 +38,8 @@ type referrer struct {
 type kind struct {
 	gvr      schema.GroupVersionResource
 	named    map[types.NamespacedName]*target
-	selected map[string]map[string]*target // by namespace and selector
+	selected map[string]*selectorIndex // by namespace
+	added    int                       // number of targets that have been added so far
 	watch    kindWatch
 }
 
@@ -57,7 +58,7 @@ func newIndex() index {
 
 func newKind(gvr schema.GroupVersionResource) *kind {
 	return &kind{
-		gvr: gvr, named: map[types.NamespacedName]*target{}, selected: map[string]map[string]*target{},
+		gvr: gvr, named: map[types.NamespacedName]*target{}, selected: map[string]*selectorIndex{},
 		watch: kindWatch{started: make(chan struct{})},
 	}
 }
@@ -65,39 +66,45 @@ func newKind(gvr schema.GroupVersionResource) *kind {
 // isReferredTo reports whether the kind has targets. Its watch has then been started.
 func (k *kind) isReferredTo() bool { return len(k.named) > 0 || len(k.selected) > 0 }
 
-// add adds a reference.
-func (x *index) add(
-	id dynamiccontroller.ObjectIdentifiers, attempt uint64, k *kind, s selection, selector labels.Selector,
-) {
+// add adds a reference. The query is nil for an object with a name.
+func (x *index) add(id dynamiccontroller.ObjectIdentifiers, attempt uint64, k *kind, s selection, q *query) {
 	from := x.referrers[id]
 	if from == nil {
 		from = &referrer{id: id, targets: map[*target]uint64{}}
 		x.referrers[id] = from
 	}
-	to := k.targetOf(s, selector)
+	to := k.targetOf(s, q)
 	from.targets[to] = max(attempt, from.targets[to])
 	to.referrers[from] = struct{}{}
 }
 
 // targetOf returns the target for a selection, and adds it if necessary.
-func (k *kind) targetOf(s selection, selector labels.Selector) *target {
-	to := k.named[s.NamespacedName]
-	if selector != nil {
-		to = k.selected[s.Namespace][s.selector]
-	}
-	if to != nil {
+func (k *kind) targetOf(s selection, q *query) *target {
+	if q == nil {
+		to := k.named[s.NamespacedName]
+		if to == nil {
+			to = k.newTarget(s)
+			k.named[s.NamespacedName] = to
+		}
 		return to
 	}
-	to = &target{kind: k, selection: s, selector: selector, referrers: map[*referrer]struct{}{}}
-	if selector == nil {
-		k.named[s.NamespacedName] = to
-		return to
+	inNamespace := k.selected[s.Namespace]
+	if inNamespace == nil {
+		inNamespace = newSelectorIndex()
+		k.selected[s.Namespace] = inNamespace
 	}
-	if k.selected[s.Namespace] == nil {
-		k.selected[s.Namespace] = map[string]*target{}
+	to := inNamespace.bySelector[s.selector]
+	if to == nil {
+		to = k.newTarget(s)
+		to.selector = q.Selector
+		inNamespace.add(to, q)
 	}
-	k.selected[s.Namespace][s.selector] = to
 	return to
+}
+
+func (k *kind) newTarget(s selection) *target {
+	k.added++
+	return &target{kind: k, selection: s, referrers: map[*referrer]struct{}{}}
 }
 
 // removeBefore removes the references of an object that no attempt since the given one has declared. It returns the
@@ -141,19 +148,21 @@ func (t *target) remove(from *referrer) {
 		return
 	}
 	inNamespace := t.kind.selected[t.selection.Namespace]
-	if delete(inNamespace, t.selection.selector); len(inNamespace) == 0 {
+	if inNamespace.remove(t); len(inNamespace.bySelector) == 0 {
 		delete(t.kind.selected, t.selection.Namespace)
 	}
 }
 
-// candidates returns the targets that an object with the name can match.
-func (k *kind) candidates(namespace, name string) (candidates []*target) {
+// candidates returns the targets that an object with the name and the labels can match.
+func (k *kind) candidates(namespace, name string, set labels.Set) (candidates []*target) {
 	if to := k.named[types.NamespacedName{Namespace: namespace, Name: name}]; to != nil {
 		candidates = append(candidates, to)
 	}
-	candidates = slices.AppendSeq(candidates, maps.Values(k.selected[""])) // all namespaces, or a cluster-scoped type
-	if namespace != "" {
-		candidates = slices.AppendSeq(candidates, maps.Values(k.selected[namespace]))
+	if everywhere := k.selected[""]; everywhere != nil { // all namespaces, or a cluster-scoped type
+		candidates = everywhere.appendCandidates(candidates, set)
+	}
+	if inNamespace := k.selected[namespace]; namespace != "" && inNamespace != nil {
+		candidates = inNamespace.appendCandidates(candidates, set)
 	}
 	return candidates
 }
@@ -167,7 +176,7 @@ func (k *kind) targets() iter.Seq[*target] {
 			}
 		}
 		for _, selected := range k.selected {
-			for _, to := range selected {
+			for _, to := range selected.bySelector {
 				if !yield(to) {
 					return
 				}
@@ -176,11 +185,9 @@ func (k *kind) targets() iter.Seq[*target] {
 	}
 }
 
-// matches reports whether a candidate refers to an object in its given state. It calls user code and uses only fields
-// that do not change.
-func (t *target) matches(object dynamiccontroller.Object) bool {
-	return t.selector == nil || t.selector.Matches(labels.Set(object.GetLabels()))
-}
+// matches reports whether a candidate refers to an object with the labels. It calls user code and uses only fields that
+// do not change.
+func (t *target) matches(set labels.Set) bool { return t.selector == nil || t.selector.Matches(set) }
 
 // idsOf returns the objects that refer to the targets.
 func idsOf(targets iter.Seq[*target]) (ids []dynamiccontroller.ObjectIdentifiers) {

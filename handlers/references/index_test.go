@@ -18,17 +18,17 @@ type modelReference struct{ from, namespace, name, app string }
 // addTo adds the reference to an index.
 func (r modelReference) addTo(x index, attempt uint64) {
 	s := selection{NamespacedName: types.NamespacedName{Namespace: r.namespace, Name: r.name}}
-	var selector labels.Selector
+	var q *query
 	if r.name == "" {
-		selector = labels.SelectorFromSet(labels.Set{"app": r.app})
-		s.selector = selector.String()
+		q = newQuery(labels.SelectorFromSet(labels.Set{"app": r.app}))
+		s.selector = q.String()
 	}
 	k := x.kinds[secrets]
 	if k == nil {
 		k = newKind(secrets)
 		x.kinds[secrets] = k
 	}
-	x.add(identifiers{GVR: widgets, NamespacedKey: r.from}, attempt, k, s, selector)
+	x.add(identifiers{GVR: widgets, NamespacedKey: r.from}, attempt, k, s, q)
 }
 
 // The index returns the same referrers as a list of all references, and stores nothing that is not needed.
@@ -92,8 +92,9 @@ func compareWithModel(t *testing.T, x index, model map[modelReference]uint64) {
 
 // referrersOf returns the objects that refer to an object in its given state.
 func referrersOf(k *kind, object dynamiccontroller.Object) []identifiers {
-	candidates := k.candidates(object.GetNamespace(), object.GetName())
-	return idsOf(slices.Values(slices.DeleteFunc(candidates, func(to *target) bool { return !to.matches(object) })))
+	set := labels.Set(object.GetLabels())
+	candidates := k.candidates(object.GetNamespace(), object.GetName(), set)
+	return idsOf(slices.Values(slices.DeleteFunc(candidates, func(to *target) bool { return !to.matches(set) })))
 }
 
 func referrersInIndex(x index, namespace, name, app string) (keys []string) {

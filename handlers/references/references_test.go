@@ -616,3 +616,10 @@ func newObject(namespace, name, app string) dynamiccontroller.Object {
 	}
 	return metadata{m}
 }
+
+// newObjectWithLabels returns an object in the namespace default.
+func newObjectWithLabels(name string, set labels.Set) dynamiccontroller.Object {
+	return metadata{&metav1.PartialObjectMetadata{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: set},
+	}}
+}

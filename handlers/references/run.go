@@ -3,6 +3,7 @@ package references
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 
@@ -35,7 +36,10 @@ type kindWatch struct {
 	standalone *dynamiccontroller.StandaloneWatch
 	err        error
 
-	synced bool // guarded by the lock of the run
+	// Guarded by the lock of the run.
+
+	synced bool
+	last   *evaluation // the last one; nil before the first one
 }
 
 // start initializes the run of the handler that was called with ctx. The references end together with the run, even if
@@ -74,7 +78,7 @@ func (r *run) nextAttempt() uint64 {
 // add adds a reference. If the type is not watched yet, add starts its watch.
 func (r *run) add(
 	id dynamiccontroller.ObjectIdentifiers, attempt uint64,
-	gvr schema.GroupVersionResource, s selection, selector labels.Selector,
+	gvr schema.GroupVersionResource, s selection, q *query,
 ) error {
 	for {
 		k, isNew, err := r.kindOf(gvr)
@@ -91,7 +95,7 @@ func (r *run) add(
 		r.mu.Lock()
 		current := r.index.kinds[gvr] == k
 		if current {
-			r.index.add(id, attempt, k, s, selector)
+			r.index.add(id, attempt, k, s, q)
 		}
 		r.mu.Unlock()
 		if current {
@@ -160,20 +164,45 @@ func (r *run) hasSynced(k *kind) bool {
 	return k.watch.synced
 }
 
+// evaluation holds the targets that refer to an object. For an update whose labels are unchanged, those of the new
+// state are those of the old one.
+type evaluation struct {
+	added           int // of the kind
+	namespace, name string
+	labels          labels.Set
+	matching        []*target
+}
+
+// isOf reports whether the evaluation is that of an object, and still complete.
+func (e *evaluation) isOf(object dynamiccontroller.Object, set labels.Set, k *kind) bool {
+	return e.added == k.added && e.name == object.GetName() && e.namespace == object.GetNamespace() &&
+		maps.Equal(e.labels, set)
+}
+
 // affected returns the objects to reconcile after a change to an object. Before the watch has synced, it returns none,
 // because all referrers are then reconciled once after the sync.
 func (r *run) affected(k *kind, object dynamiccontroller.Object) []dynamiccontroller.ObjectIdentifiers {
+	set := labels.Set(object.GetLabels())
 	r.mu.Lock()
-	var candidates []*target
-	if k.watch.synced {
-		candidates = k.candidates(object.GetNamespace(), object.GetName())
+	if !k.watch.synced {
+		r.mu.Unlock()
+		return nil
+	}
+	e := k.watch.last
+	known := e != nil && e.isOf(object, set, k)
+	if !known {
+		e = &evaluation{added: k.added, namespace: object.GetNamespace(), name: object.GetName(), labels: set}
+		e.matching = k.candidates(e.namespace, e.name, set)
 	}
 	r.mu.Unlock()
 	// A reference that is declared from here on needs no reconcile: its object has not been read yet.
-	matching := slices.DeleteFunc(candidates, func(to *target) bool { return !to.matches(object) })
+	if !known {
+		e.matching = slices.DeleteFunc(e.matching, func(to *target) bool { return !to.matches(set) })
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return idsOf(slices.Values(matching))
+	k.watch.last = e
+	return idsOf(slices.Values(e.matching))
 }
 
 // lister returns a lister for the cache of a type's watch.

@@ -100,8 +100,9 @@ func (r *References) Object(gvr schema.GroupVersionResource, namespace, name str
 }
 
 // Objects declares a reference to all objects of a type in a namespace that match the selector. An empty namespace
-// means all namespaces, and a nil selector matches all objects. labels.Nothing declares no reference. Objects returns
-// the same errors as Object.
+// means all namespaces, and a nil selector matches all objects. labels.Nothing declares no reference. An implementation
+// of labels.Selector other than that of package labels must match only objects that its Requirements match. Objects
+// returns the same errors as Object.
 func (r *References) Objects(gvr schema.GroupVersionResource, namespace string, selector labels.Selector) error {
 	if selector == nil {
 		selector = labels.Everything()
@@ -110,13 +111,13 @@ func (r *References) Objects(gvr schema.GroupVersionResource, namespace string, 
 		return nil // labels.Nothing
 	}
 	s := selection{NamespacedName: types.NamespacedName{Namespace: namespace}, selector: selector.String()}
-	return r.declare(gvr, s, selector)
+	return r.declare(gvr, s, newQuery(selector))
 }
 
-func (r *References) declare(gvr schema.GroupVersionResource, s selection, selector labels.Selector) error {
+func (r *References) declare(gvr schema.GroupVersionResource, s selection, q *query) error {
 	err := errors.New("a reference was declared after Commit or Abort")
 	if !r.ended.Load() {
-		err = r.run.add(r.id, r.attempt, gvr, s, selector)
+		err = r.run.add(r.id, r.attempt, gvr, s, q)
 	}
 	if err != nil {
 		return fmt.Errorf("references of %s: %w", r.id, err)
