@@ -36,6 +36,12 @@
 // including deletions that the watch does not deliver. If the watch cannot sync, for example because the type does not
 // exist, the objects are reconciled as soon as it can. The watch of a type ends when no object refers to the type.
 //
+// If changes arrive faster than they can be looked up, changes to the same object are combined, and states in between
+// can be lost; see [dynamiccontroller.MapFunc]. All objects that refer to the type by a selector are then reconciled
+// once, and those that refer by name to an object that does not exist. Without [Config].WatchOptions, a state is lost
+// only if its metadata differs from that of the states that are looked up. With options, objects that refer to the type
+// by name are reconciled as well, because the options can exclude changes.
+//
 // There is one limit. If the watch of the referenced type is interrupted, and an object is created, read by a handler
 // from the API server, and deleted before the watch continues, the deletion is not delivered. The same applies to an
 // object that matches a selector only during the interruption.

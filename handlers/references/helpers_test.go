@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -19,7 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
+	metadataapi "k8s.io/client-go/metadata"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -84,7 +87,8 @@ func newFixture(t *testing.T) *fixture {
 	config := dynamiccontroller.Config{
 		Workers: 4, ResyncPeriod: -1, MinRetryDelay: time.Hour, MaxRetryDelay: time.Hour,
 	}
-	f.controller = dynamiccontroller.NewDynamicController(logr.Discard(), config, f.client)
+	f.controller = dynamiccontroller.NewDynamicController(logr.Discard(), config, f.client,
+		dynamiccontroller.WithMetadataClient(metadataClient{f.client}))
 	var err error
 	f.tracker, err = New(Config{Controller: f.controller, WatchOptions: wholeObjects})
 	if err != nil {
@@ -95,6 +99,56 @@ func newFixture(t *testing.T) *fixture {
 
 func wholeObjects(schema.GroupVersionResource) []dynamiccontroller.WatchesOption {
 	return []dynamiccontroller.WatchesOption{dynamiccontroller.WithCache(dynamiccontroller.CacheFull)}
+}
+
+// metadataClient lists and watches the metadata of the fake client's objects.
+type metadataClient struct{ client dynamic.Interface }
+
+func (c metadataClient) Resource(gvr schema.GroupVersionResource) metadataapi.Getter {
+	of := c.client.Resource(gvr)
+	return metadataGetter{metadataOf: metadataOf{of: of}, client: of}
+}
+
+// IsWatchListSemanticsUnSupported makes lists plain requests, as with client-go's fake clients.
+func (c metadataClient) IsWatchListSemanticsUnSupported() bool { return true }
+
+type metadataGetter struct {
+	metadataOf
+	client dynamic.NamespaceableResourceInterface
+}
+
+func (g metadataGetter) Namespace(namespace string) metadataapi.ResourceInterface {
+	return metadataOf{of: g.client.Namespace(namespace)}
+}
+
+type metadataOf struct {
+	metadataapi.ResourceInterface
+	of dynamic.ResourceInterface
+}
+
+func (m metadataOf) List(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	list, err := m.of.List(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	reduced := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: list.GetResourceVersion()}}
+	for i := range list.Items {
+		reduced.Items = append(reduced.Items, *meta.AsPartialObjectMetadata(&list.Items[i]))
+	}
+	return reduced, nil
+}
+
+func (m metadataOf) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	w, err := m.of.Watch(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+		if object, ok := e.Object.(*unstructured.Unstructured); ok {
+			e.Object = meta.AsPartialObjectMetadata(object)
+		}
+		return e, true
+	}), nil
 }
 
 type countedWatch struct {

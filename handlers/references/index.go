@@ -189,6 +189,15 @@ func (k *kind) targets() iter.Seq[*target] {
 // do not change.
 func (t *target) matches(set labels.Set) bool { return t.selector == nil || t.selector.Matches(set) }
 
+// exists reports whether the target is an object, rather than a selector, that is in the cache.
+func (t *target) exists(objects dynamiccontroller.Lister) bool {
+	if t.selector != nil {
+		return false
+	}
+	_, err := objects.ByNamespace(t.selection.Namespace).Get(t.selection.Name)
+	return err == nil
+}
+
 // idsOf returns the objects that refer to the targets.
 func idsOf(targets iter.Seq[*target]) (ids []dynamiccontroller.ObjectIdentifiers) {
 	found := map[*referrer]struct{}{}

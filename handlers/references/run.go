@@ -138,7 +138,13 @@ func (r *run) startWatch(k *kind) {
 		}
 		return ids
 	}
-	k.watch.standalone, k.watch.err = r.config.Controller.StartWatch(k.gvr, mapFunc, r.config.WatchOptions(k.gvr)...)
+	opts := slices.Clone(r.config.WatchOptions(k.gvr))
+	deliversAll := len(opts) == 0 // an option can exclude changes
+	opts = append(opts, dynamiccontroller.AfterLoss(func(context.Context) []dynamiccontroller.ObjectIdentifiers {
+		<-k.watch.started
+		return r.afterLoss(k, deliversAll)
+	}))
+	k.watch.standalone, k.watch.err = r.config.Controller.StartWatch(k.gvr, mapFunc, opts...)
 	if k.watch.err == nil {
 		go r.awaitSync(k, k.watch.standalone)
 		r.hooks.started(k.gvr)
@@ -203,6 +209,26 @@ func (r *run) affected(k *kind, object dynamiccontroller.Object) []dynamiccontro
 	defer r.mu.Unlock()
 	k.watch.last = e
 	return idsOf(slices.Values(e.matching))
+}
+
+// afterLoss returns the objects to reconcile after states of objects of a kind were lost. These are the objects that
+// refer to the kind. If deliversAll is true, each change to an object that exists is delivered at least once, because
+// no option excludes changes. Objects that refer by name to an existing object are then not among them.
+func (r *run) afterLoss(k *kind, deliversAll bool) []dynamiccontroller.ObjectIdentifiers {
+	r.mu.Lock()
+	if !k.watch.synced { // all referrers are reconciled once after the sync
+		r.mu.Unlock()
+		return nil
+	}
+	targets := slices.Collect(k.targets())
+	r.mu.Unlock()
+	if deliversAll {
+		objects := k.watch.standalone.Lister()
+		targets = slices.DeleteFunc(targets, func(to *target) bool { return to.exists(objects) })
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return idsOf(slices.Values(targets))
 }
 
 // lister returns a lister for the cache of a type's watch.

@@ -27,7 +27,8 @@ type Config struct {
 	// declarations of references to the type wait.
 	//
 	// A change that the options exclude is not delivered: WithPredicate excludes changes, and WithNamespaces,
-	// WithLabelSelector and WithFieldSelector exclude objects. A transform must keep the labels.
+	// WithLabelSelector and WithFieldSelector exclude objects. A transform must keep the labels. AfterLoss has no effect,
+	// because the Tracker passes its own.
 	WatchOptions func(gvr schema.GroupVersionResource) []dynamiccontroller.WatchesOption
 	// Hooks are called when something happens, for example to update metrics. By default, there are none.
 	Hooks Hooks
