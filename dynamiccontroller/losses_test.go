@@ -352,6 +352,10 @@ func TestAfterLoss_IsRejectedByWatches(t *testing.T) {
 	}
 }
 
+// slowParents is the number of owners. Ten writes in a row use the same owner, so that many owners are affected only by
+// states that are lost.
+const slowParents = 450
+
 // slowFunctions is the state of a test in which functions are too slow for the changes.
 type slowFunctions struct {
 	*fixture
@@ -391,7 +395,7 @@ func (s *slowFunctions) intN(n int) int {
 
 func (s *slowFunctions) test() {
 	parent, other, child := s.types[0], s.types[1], s.types[2]
-	for i := range 5 {
+	for i := range slowParents {
 		s.put(parent, fmt.Sprint(i))
 	}
 	s.serve(other, succeed)
@@ -443,11 +447,11 @@ func (s *slowFunctions) test() {
 
 // write changes the owner of a child, which can be none, or deletes the child.
 func (s *slowFunctions) write(child schema.GroupVersionResource) {
-	name, owner := fmt.Sprint(s.intN(10)), ""
-	if i := s.intN(7); i < 5 {
-		owner = fmt.Sprint(i)
-	}
+	name, owner, deletes := fmt.Sprint(s.intN(10)), "", s.intN(6) == 0
 	s.mu.Lock()
+	if !deletes {
+		owner = fmt.Sprint(s.writes / 10 % slowParents)
+	}
 	former, exists := s.owners[name]
 	s.writes++
 	for _, affected := range []string{former, owner} {
@@ -476,7 +480,7 @@ func (s *slowFunctions) afterLoss(context.Context) (ids []dynamiccontroller.Obje
 	if s.intN(3) == 0 {
 		panic("on purpose")
 	}
-	for i := range 5 {
+	for i := range slowParents {
 		ids = append(ids, s.id(s.types[0], fmt.Sprint(i)))
 	}
 	return ids
