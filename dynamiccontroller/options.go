@@ -91,9 +91,9 @@ func (b bucketLabel) applyTo(o *secondaryOptions) {
 	o.watch.BucketLabel = string(b)
 }
 
-// AfterLoss sets which objects are reconciled after states of objects were lost, because the [MapAnyFunc] could not keep
-// up with the changes; see [MapFunc]. f returns the objects that a lost state can affect. By default, or if f is nil,
-// all objects of all served types are reconciled. Only [DynamicController.StartWatch] accepts the option.
+// AfterLoss sets which objects are reconciled after states of objects were lost, because the [MapAnyFunc] could not
+// keep up with the changes; see [MapFunc]. f returns the objects that a lost state can affect. By default, or if f is
+// nil, all objects of all served types are reconciled. Only [DynamicController.StartWatch] accepts the option.
 //
 // f is called when no change waits, under the same rules as the MapAnyFunc. The cache of the watch contains the changes
 // that were combined. f need not return objects for runs that begin after the loss, because a run reconciles all
