@@ -3,8 +3,8 @@ package controllertest
 import (
 	"slices"
 
+	validname "k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -36,7 +36,7 @@ func rulesFor(gvr schema.GroupVersionResource) rules {
 	case "configmaps", "secrets", "serviceaccounts", "events", "endpoints", "limitranges", "leases":
 		r.status, r.generation = false, false
 	case "roles", "rolebindings", "clusterroles", "clusterrolebindings":
-		r.status, r.generation, r.validName = false, false, path.ValidatePathSegmentName
+		r.status, r.generation, r.validName = false, false, isPathSegment
 	case "namespaces":
 		r.generation, r.validName = false, validation.NameIsDNSLabel
 	}
@@ -49,4 +49,12 @@ var builtInGroups = append([]string{"policy", "storage.k8s.io", "coordination.k8
 // unconditionalGroups are the groups in which all types can be updated without a resourceVersion.
 var unconditionalGroups = []string{
 	"", "apps", "batch", "autoscaling", "networking.k8s.io", "discovery.k8s.io", "rbac.authorization.k8s.io",
+}
+
+// isPathSegment is the rule for names that can contain any character except those that make a path ambiguous.
+func isPathSegment(name string, prefix bool) []string {
+	if prefix {
+		return validname.IsPathSegmentPrefix(name)
+	}
+	return validname.IsPathSegmentName(name)
 }

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/operation"
 	"k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -158,7 +157,7 @@ func (w write) validate(before, next *unstructured.Unstructured) error {
 			return unknownError("%v", err)
 		}
 		op = operation.Update
-		errs = append(errs, validation.ValidateObjectMetaAccessor(metadata, namespaced, validSegment, path)...)
+		errs = append(errs, validation.ValidateObjectMetaAccessor(metadata, namespaced, isPathSegment, path)...)
 		errs = append(errs, validation.ValidateObjectMetaAccessorUpdate(metadata, old, path)...)
 	}
 	if next.GetKind() != w.table.Kind {
@@ -172,8 +171,6 @@ func (w write) validate(before, next *unstructured.Unstructured) error {
 	}
 	return apierrors.NewInvalid(w.table.gvk().GroupKind(), next.GetName(), errs)
 }
-
-var validSegment = path.ValidatePathSegmentName
 
 func objectMeta(object *unstructured.Unstructured) (*metav1.ObjectMeta, error) {
 	metadata, _, err := unstructured.NestedMap(object.Object, "metadata")

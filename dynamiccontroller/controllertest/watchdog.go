@@ -99,7 +99,7 @@ func stacks() string {
 func networkWaits(stacks string) map[string]string {
 	idle, inNetwork := map[string]bool{}, map[string]map[string]string{} // by bubble
 	for stack := range strings.SplitSeq(stacks, "\n\n") {
-		// For example: goroutine 34 [IO wait, 2 minutes, synctest bubble 7]:
+		// The header is, for example, "goroutine 34 [IO wait, 2 minutes, synctest bubble 7]:".
 		header, _, _ := strings.Cut(stack, "\n")
 		id, state, _ := strings.Cut(strings.TrimPrefix(header, "goroutine "), " ")
 		_, bubble, found := strings.Cut(state, "synctest bubble ")

@@ -191,7 +191,7 @@ func showManagers(entries []metav1.ManagedFieldsEntry) []any {
 	for _, entry := range entries {
 		fields := ""
 		if entry.FieldsV1 != nil {
-			fields = string(entry.FieldsV1.Raw)
+			fields = entry.FieldsV1.GetRawString()
 		}
 		all = append(all, fmt.Sprintf("%s %s %s %s %s", entry.Manager, entry.Operation, entry.Subresource,
 			entry.APIVersion, fields))
