@@ -17,11 +17,11 @@ import (
 // If an index with this name exists, it is kept, and AddIndex returns nil. Later calls to StartServingGVK replace all
 // indexes, and so does AddWatches if it replaces the watch. They do not keep the indexes from AddIndex.
 //
-// AddIndex returns [ErrInvalidOptions] if the name is empty or f is nil, and [ErrNotServed] if the type or the watch
-// is no longer served. It waits for earlier changes to the type's watches, such as a RemoveWatches that waits for a
-// MapFunc. If ctx is cancelled in the meantime, it returns nil and the index is added in the background. AddIndex is
-// safe for concurrent use, also with readers. It can be called by handlers, but not by predicates, MapFuncs and the
-// functions of indexes.
+// AddIndex returns [ErrInvalidOptions] if the name is empty or f is nil, and [ErrNotServed] if the type or the watch is
+// no longer served. It waits for earlier changes to the type's watches, such as a RemoveWatches that waits for a
+// MapFunc. If ctx is cancelled in the meantime, it returns the cause, and the index is added in the background.
+// AddIndex is safe for concurrent use, also with readers. It can be called by handlers, but not by predicates, MapFuncs
+// and the functions of indexes.
 func AddIndex(ctx context.Context, to Lister, name string, f func(Object) []string) error {
 	if err := addIndex(ctx, to, name, f); err != nil {
 		return fmt.Errorf("add the index %q: %w", name, err)
@@ -46,7 +46,9 @@ func addIndex(ctx context.Context, to Lister, name string, f func(Object) []stri
 	if err != nil {
 		return err
 	}
-	await(ctx, done)
+	if !await(ctx, done) {
+		return context.Cause(ctx)
+	}
 	return nil
 }
 

@@ -185,11 +185,12 @@ func WithReduce(f func(object []byte) []byte) Option {
 }
 
 // WithWatchErrors sets a function that receives the errors of watches, like client-go's cache.WatchErrorHandler. It is
-// called when the watch of a served, owned or watched type, or that of [DynamicController.StartWatch], enters the
-// state [TypeNotFound], [TypeForbidden] or [TypeFailing], and once for a watch that is shared. As in the log, the same
-// state of a watch is reported at most once in ten minutes, unless the watch has been stopped in between. The log also
-// limits the number of lines of all watches together; f is not limited in this way. An error that is over within the
-// five seconds for which a watch stays [TypeSynced] is not reported; see [WatchStatus].LastProblem.
+// called when the watch of a served, owned or watched type, or that of [DynamicController.StartWatch], enters the state
+// [TypeNotFound], [TypeForbidden] or [TypeFailing], and once for a watch that is shared. As in the log, a state that
+// equals the last one that was reported for the watch is reported again after ten minutes at the earliest, even if the
+// watch has been synced in between, unless it has been stopped. The log also limits the number of lines of all watches
+// together; f is not limited in this way. An error that is over within the five seconds for which a watch stays
+// [TypeSynced] is not reported; see [WatchStatus].LastProblem.
 //
 // Calls are made one at a time, in a goroutine of their own and without locks, possibly after Run and RunWatches have
 // returned. If f hangs, nothing but later calls waits for it. Of the errors that wait, only the last one of each watch

@@ -11,7 +11,8 @@ import (
 	"github.com/dynamic-controller/engine/internal/writes"
 )
 
-// core is what all parts of a controller share. Its fields do not change after the controller has been created.
+// core holds the settings and services that all parts of a controller share. Its fields do not change after the
+// controller has been created.
 type core struct {
 	settings
 	log    logr.Logger

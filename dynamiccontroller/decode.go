@@ -42,6 +42,9 @@ func DecodeInto(object Object, into any) error {
 // The lister can be any lister, for example one from client-go. The objects of a lister that does not belong to a
 // DynamicController are converted by way of JSON.
 func GetInto(from cache.GenericLister, key string, into any) error {
+	if from == nil {
+		return errors.New("the lister is nil")
+	}
 	if l, ok := listerOf(from); ok {
 		view, r, err := l.record(key)
 		if err != nil {

@@ -52,10 +52,14 @@
 // # Where to find what
 //
 //   - controller.go: construction. serving.go: starting, swapping and stopping a type, by its GVR. registration.go: the
-//     life of a served type, and its teardown. run.go: runs, promotion and shutdown. workers.go: the goroutines that
-//     call handlers. runwatches.go: watches without runs. shards.go: which types a run serves, and which are active.
+//     life of a served type, and its teardown. registry.go and scopes.go: which types are served, by which runs, and
+//     which are active.
+//   - running.go: Run, promotion and shutdown. run.go: the calls of a run. workers.go: the goroutines that call
+//     handlers. runwatches.go and sessions.go: watches without runs. shards.go: draining a shard, and its load.
+//   - settling.go and ownwrites.go: waiting until the caches contain what the last call has written.
 //   - outcome.go: calling a handler and settling the outcome; internal/attempts: failures, backoff and parked objects.
-//   - queue.go: from a registration to the queue, internal/fairqueue. cause.go: why a handler is called.
+//   - target.go: from a registration to the queue. queue.go: its options, and rate limiters, of
+//     internal/fairqueue. cause.go: why a handler is called.
 //   - watch.go: Owns, Watches, AddWatches and RemoveWatches. standalone.go: standalone watches. object.go: what
 //     predicates and MapFuncs receive. internal/feed: a registration's subscriptions, its initial sync, and when a swap
 //     takes effect.

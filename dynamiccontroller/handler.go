@@ -112,16 +112,16 @@ type Interrupted interface {
 // failure, and it resets the number of consecutive failures. If d is not positive, the delay is the same as after a
 // failure, so that a handler that always returns such an error does not spin.
 //
-// The reason can be given by wrapping the error. Requeues are logged at V(1) with the text of the error that the handler
-// returned:
+// The reason can be given by wrapping the error. Requeues are logged at V(1) with the text of the error that the
+// handler returned:
 //
 //	return fmt.Errorf("the bucket is being created: %w", dynamiccontroller.RequeueAfter(time.Second))
 func RequeueAfter(d time.Duration) error { return &requeueError{after: d} }
 
 type requeueError struct{ after time.Duration }
 
-// RequeueDelay reports whether err is, or wraps, the result of [RequeueAfter], and returns its delay. Callers can use it
-// to avoid reporting a requeue as a failure.
+// RequeueDelay reports whether err is, or wraps, the result of [RequeueAfter], and returns its delay. Callers can use
+// it to avoid reporting a requeue as a failure.
 func RequeueDelay(err error) (after time.Duration, ok bool) {
 	var requeue *requeueError
 	if errors.As(err, &requeue) {

@@ -55,6 +55,8 @@ type Predicate func(ctx context.Context, oldObj, newObj Object) bool
 //     MapFunc is called. The fields managedFields, resourceVersion and generation do not count, so a MapFunc must not
 //     depend on them.
 //   - With [CacheFull], a predicate or a transform, each state in between is lost.
+//   - Each state that was followed by a call to [DynamicController.AddWatches] with another Watch value for the same
+//     key is lost. Handlers should therefore create their Watch values once.
 //
 // Calls for one watch of a type are never concurrent. Until a MapFunc returns, its watch causes no other reconciles.
 // Other types are not affected. [TypeStatus].RunningFunction reports a MapFunc or predicate that hangs. If a MapFunc

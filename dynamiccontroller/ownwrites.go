@@ -21,7 +21,7 @@ import (
 type ownWrites struct {
 	reg      *registration
 	run      *run
-	registry *registry // has the standalone watches
+	registry *registry // for the standalone watches
 	id       ObjectIdentifiers
 	made     []writes.Write
 	unknown  []unknownWrite

@@ -11,12 +11,12 @@ import (
 	"github.com/dynamic-controller/engine/internal/shards"
 )
 
-// registry holds which types are served, and which runs and calls to RunWatches are current. It decides which run serves
-// a type, and whether the type is watched. Its lock makes these decisions one step with their effects on the
+// registry holds which types are served, and which runs and calls to RunWatches are current. It decides which run
+// serves a type, and whether the type is watched. Its lock makes these decisions one step with their effects on the
 // registrations, so that a type that is registered while a run begins is attached once. The lock is never held while
 // calling the API server or user code, or waiting.
 type registry struct {
-	mu     sync.RWMutex // guards the fields below, and what they refer to in this file
+	mu     sync.RWMutex // guards the fields below, and those of entries, active runs and scopes
 	types  map[schema.GroupVersionResource]*entry
 	ending map[schema.GroupVersionResource][]*entry // closed registrations that still have running handlers or watches
 	runs   runs
@@ -27,18 +27,18 @@ type registry struct {
 	standalone []*StandaloneWatch
 }
 
-// serving is a run, and the registrations that it serves, including closed ones that have not ended.
-type serving struct {
+// activeRun is a current run, and the registrations that it serves, including closed ones that have not ended.
+type activeRun struct {
 	run           *run
 	registrations map[*registration]struct{}
 	draining      bool // see DrainShard
 }
 
 // runs holds the current runs. Their scopes are disjoint.
-type runs map[shards.Shard]*serving
+type runs map[shards.Shard]*activeRun
 
 // of returns the run that serves a registration, or nil.
-func (r runs) of(reg *registration) *serving {
+func (r runs) of(reg *registration) *activeRun {
 	for scope := range r { // all scopes have the same count
 		if scope.Count > 1 {
 			scope.Index = reg.indexAmong(scope.Count)
@@ -132,8 +132,8 @@ func (g *registry) registrationOf(gvr schema.GroupVersionResource) (*registratio
 	return reg, err
 }
 
-// lookUp returns the current registration of a type, and whether the type is watched. It is not if this process serves
-// or watches shards, or did so last, but not that of the type.
+// lookUp returns the current registration of a type, and whether the type is watched. It is not watched if the current
+// scopes are shards to which it does not belong. While there is no scope, the last one counts.
 func (g *registry) lookUp(gvr schema.GroupVersionResource) (reg *registration, watched bool, err error) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -163,21 +163,24 @@ func (g *registry) isElsewhere(reg *registration) (elsewhere bool, changed <-cha
 	return e != nil && e.registration == reg && !e.watched, g.scopes.changed
 }
 
-// beginRun adds a run, unless its scope overlaps with that of another one. It calls begin with the standalone watches
-// that exist, and then attaches the run's registrations. Registrations that are added later are attached by register.
-func (g *registry) beginRun(r *run, begin func([]*StandaloneWatch), attach attacher) (attached []<-chan struct{}, err error) {
+// addRun adds a run, unless its scope overlaps with that of another one. It calls begin with the standalone watches
+// that exist, before the queue accepts objects of the run's registrations, and then attaches these. Registrations that
+// are added later are attached by register.
+func (g *registry) addRun(
+	r *run, begin func([]*StandaloneWatch), attach attacher,
+) (attached []<-chan struct{}, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if overlaps(g.runs, r.scope) {
 		return nil, ErrAlreadyRunning
 	}
-	in := &serving{run: r, registrations: map[*registration]struct{}{}}
+	in := &activeRun{run: r, registrations: map[*registration]struct{}{}}
 	g.runs[r.scope] = in
 	g.enterScopeLocked(r.scope)
+	begin(g.standalone)
 	for _, e := range g.typesOfLocked(r.scope) {
 		in.serve(e.registration)
 	}
-	begin(g.standalone)
 	for reg := range in.registrations {
 		attached = append(attached, attach(r, reg))
 	}
@@ -185,7 +188,7 @@ func (g *registry) beginRun(r *run, begin func([]*StandaloneWatch), attach attac
 }
 
 // serve makes the run serve a registration. The caller must then attach the registration, which resumes its group.
-func (s *serving) serve(reg *registration) {
+func (s *activeRun) serve(reg *registration) {
 	reg.group.Pause() // until its initial sync is done
 	reg.group.Drain(s.draining)
 	reg.group.Start(served{reg, s.run})
@@ -199,15 +202,15 @@ func (g *registry) beginEnd(r *run) {
 	r.ending.Store(true)
 }
 
-// endRun removes a run.
-func (g *registry) endRun(r *run) {
+// removeRun removes a run.
+func (g *registry) removeRun(r *run) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.runs, r.scope)
 }
 
-// drain makes the queue hold back the objects of the run's registrations, or ends this.
-func (g *registry) drain(r *run, draining bool) {
+// setDraining makes the queue hold back the objects of the run's registrations, or ends this.
+func (g *registry) setDraining(r *run, draining bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	in := g.runs[r.scope]
@@ -220,14 +223,14 @@ func (g *registry) drain(r *run, draining bool) {
 	}
 }
 
-// runOf returns the run of a scope, or nil.
-func (g *registry) runOf(scope shards.Shard) *run {
+// runOf returns the run of a scope, or nil, and the registrations that it serves.
+func (g *registry) runOf(scope shards.Shard) (r *run, served []*registration) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	if in := g.runs[scope]; in != nil {
-		return in.run
+		return in.run, slices.Collect(maps.Keys(in.registrations))
 	}
-	return nil
+	return nil, nil
 }
 
 // servedBy returns the registrations of a run, including closed ones that have not ended.

@@ -25,7 +25,8 @@ type run struct {
 	// isOver reports whether Run's context has been cancelled. It checks that context directly, because a context with its
 	// own deadline check, such as one from package replica, can expire before its children are cancelled.
 	isOver func() bool
-	// ending is set before the registrations are detached, so that no others are attached afterwards.
+	// ending is set, under the lock of the registry, before the registrations are detached, so that no others are attached
+	// afterwards.
 	ending  atomic.Bool
 	ledger  *writes.Ledger // of calls before the run, and in it
 	reading chan struct{}  // has room for the reads that can run at once

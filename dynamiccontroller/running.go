@@ -107,7 +107,7 @@ func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err er
 		replays = newReplays(watches)
 		r.crew = c.crews.join() // before attaching, which would otherwise delay the first reconcile
 	}
-	attached, err = c.registry.beginRun(r, begin, func(r *run, reg *registration) <-chan struct{} {
+	attached, err = c.registry.addRun(r, begin, func(r *run, reg *registration) <-chan struct{} {
 		return c.attach(r, reg, replays)
 	})
 	for w, p := range replays {
@@ -147,10 +147,10 @@ func (c *DynamicController) ledgerFrom(ctx context.Context) *writes.Ledger {
 	return &c.ledger
 }
 
-// endRun stops the calls, the watches and the event handlers, in that order, so that running handlers can still read the
-// caches. It waits for at most ShutdownTimeout. If the handlers use up that time, it waits up to one second longer for
-// the watches and the event handlers. It returns descriptions of everything that is still running, and a channel that
-// is closed when it has returned; nil if there is nothing. The run remains current until the watches and the event
+// endRun stops the calls, the watches and the event handlers, in that order, so that running handlers can still read
+// the caches. It waits for at most ShutdownTimeout. If the handlers use up that time, it waits up to one second longer
+// for the watches and the event handlers. It returns descriptions of everything that is still running, and a channel
+// that is closed when it has returned; nil if there is nothing. The run remains current until the watches and the event
 // handlers have ended.
 func (c *DynamicController) endRun(r *run, releaseWatches func()) (left []string, all <-chan struct{}) {
 	c.registry.beginEnd(r)
@@ -192,7 +192,7 @@ func (c *DynamicController) endRun(r *run, releaseWatches func()) (left []string
 			<-p.done
 		}
 		c.registry.forgetInactive(r.scope)
-		c.registry.endRun(r)
+		c.registry.removeRun(r)
 	})
 	switch {
 	case await(timeout, ended):

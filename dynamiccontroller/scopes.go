@@ -14,7 +14,7 @@ type entry struct {
 	watched bool // whether the type is active; see scopes
 	// narrowed is the shard to which watches with a bucket label are narrowed.
 	narrowed   shards.Shard
-	forgetting bool // Metrics.Forget has been called
+	forgetting bool // the last registration is being forgotten
 }
 
 // scopes are the shards of the current runs and calls to RunWatches. The types of these shards are watched. The
@@ -29,8 +29,8 @@ type scopes struct {
 	types   byShard       // the registrations, for the last layout
 }
 
-// byShard divides the entries of registrations among the shards of a layout, so that the beginning and the end of a shard need not
-// look at all types.
+// byShard divides the entries of registrations among the shards of a layout, so that the beginning and the end of a
+// shard need not look at all types.
 type byShard struct {
 	parts [][]*entry // by index; empty until a shard begins
 }

@@ -14,7 +14,7 @@ import (
 // cache. The check of an object whose cache has received nothing takes less than 0.1 microseconds.
 type settling struct {
 	core     *core
-	registry *registry // has the standalone watches
+	registry *registry // for the standalone watches
 
 	woken chan struct{} // its capacity is one
 	count atomic.Int64  // number of objects that wait

@@ -34,11 +34,11 @@ func BucketOf(gr schema.GroupResource) string { return shards.Bucket(gr) }
 //
 // DrainShard returns nil if no run serves the shard. A run without shards serves the shard with index 0 of 1.
 func (c *DynamicController) DrainShard(ctx context.Context, index, count int) error {
-	r := c.registry.runOf(shards.Shard{Index: index, Count: count})
+	r, regs := c.registry.runOf(shards.Shard{Index: index, Count: count})
 	if r == nil {
 		return nil
 	}
-	c.registry.drain(r, true)
+	c.registry.setDraining(r, true)
 	idle := r.drain()
 	select {
 	case <-idle:
@@ -51,7 +51,7 @@ func (c *DynamicController) DrainShard(ctx context.Context, index, count int) er
 	default:
 	}
 	var running []string
-	for _, reg := range c.registry.servedBy(r) {
+	for _, reg := range regs {
 		running = append(running, reg.runningHandlers()...)
 	}
 	return fmt.Errorf("drain shard %d of %d: %w: %s", index, count, ErrStillRunning, enumerate(running))
@@ -59,9 +59,9 @@ func (c *DynamicController) DrainShard(ctx context.Context, index, count int) er
 
 // ResumeShard ends the effect of [DynamicController.DrainShard].
 func (c *DynamicController) ResumeShard(index, count int) {
-	if r := c.registry.runOf(shards.Shard{Index: index, Count: count}); r != nil {
+	if r, _ := c.registry.runOf(shards.Shard{Index: index, Count: count}); r != nil {
 		r.resume()
-		c.registry.drain(r, false)
+		c.registry.setDraining(r, false)
 	}
 }
 
@@ -77,11 +77,10 @@ func (c *DynamicController) ResumeShard(index, count int) {
 func (c *DynamicController) ShardLoad(index, count int) (
 	objects int, busy time.Duration, changes int64, ok bool,
 ) {
-	r := c.registry.runOf(shards.Shard{Index: index, Count: count})
+	r, regs := c.registry.runOf(shards.Shard{Index: index, Count: count})
 	if r == nil {
 		return 0, 0, 0, false
 	}
-	regs := c.registry.servedBy(r)
 	counted := map[WatchKey]struct{}{}
 	for _, reg := range regs {
 		objects += reg.feed.Primary().View().Store().Len()

@@ -65,9 +65,9 @@ type attachment struct {
 // and an index can tell which ones.
 //
 // When a run begins, mapFunc is called with each existing object, and the initial reconciles of the run wait for it as
-// for the watches of [Watches]. If a type is served later, mapFunc is not called again. Options are the same as for
-// [Watches], except for [WithBucketLabel], and also [AfterLoss]. StartWatch sends no requests and does not wait for a
-// sync; see [StandaloneWatch.WaitForSync]. The watch runs until [StandaloneWatch.Stop] is called.
+// for the watches of [Watches]. If a type is served later, mapFunc is not called again. StartWatch accepts the options
+// of [Watches], except for [WithBucketLabel]. In addition, it accepts [AfterLoss]. It sends no requests and does not
+// wait for a sync; see [StandaloneWatch.WaitForSync]. The watch runs until [StandaloneWatch.Stop] is called.
 func (c *DynamicController) StartWatch(
 	gvr schema.GroupVersionResource, mapFunc MapAnyFunc, opts ...WatchesOption,
 ) (*StandaloneWatch, error) {

@@ -292,8 +292,9 @@ func (c *DynamicController) whyUnsynced(reg *registration) error {
 		TypeState(state.Phase), state.Since.Format(time.RFC3339), cmp.Or(state.Message, "no error so far"))
 }
 
-// waitForSync waits until a registration has synced with its latest options or is closed. It returns false if stop closes
-// first. If the type belongs to another shard, waitForSync returns true if ignoreOthers is true, and waits otherwise.
+// waitForSync waits until a registration has synced with its latest options or is closed. It returns false if stop
+// closes first. If the type belongs to another shard, waitForSync returns true if ignoreOthers is true, and waits
+// otherwise.
 func (c *DynamicController) waitForSync(reg *registration, stop <-chan struct{}, ignoreOthers bool) bool {
 	for {
 		elsewhere, changed := c.registry.isElsewhere(reg)

@@ -11,7 +11,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// WatchError is the failure of a watch. See [WithWatchErrors].
+// WatchError describes a failed watch. See [WithWatchErrors].
 type WatchError struct {
 	GVR schema.GroupVersionResource // the watched type
 

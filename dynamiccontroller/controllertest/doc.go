@@ -72,8 +72,8 @@
 //   - Watches from any earlier resourceVersion, until the timeout in the request. Their events can be delayed.
 //   - A NotFound without a name for types that are not served.
 //
-// Well-known built-in types, such as ConfigMaps, can be updated without a resourceVersion, and have neither a
-// generation nor a status if the real ones have none.
+// Built-in types of common groups can be updated without a resourceVersion. ConfigMaps, Secrets, Services, RBAC types
+// and other well-known ones have no generation or no status if the real ones have none.
 //
 // # What the server does not simulate
 //
@@ -88,6 +88,7 @@
 //	watch from an expired resourceVersion   returns all later changes: the server keeps every change
 //	watch that streams a list               is refused: reflectors use plain lists with this server
 //	schemas                                 no defaults, no validation, no pruning, no conversion between versions
+//	update of a missing object              is refused for all types: some built-in ones, such as Leases, are created
 //	built-in types                          no immutable fields, and no subresources except status; Pods do not run
 //	garbage collection                      children of a deleted object remain; the propagation policy is ignored
 //	deletion of a namespace                 does not delete its objects

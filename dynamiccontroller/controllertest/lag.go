@@ -16,7 +16,8 @@ type lag struct {
 
 // DelayWatches delivers each later event of the type's watches with a delay, as a busy API server does. Caches that are
 // filled from these watches are then behind the objects that the server returns to clients. Zero, which is the
-// default, delivers events at once. Lists are not delayed.
+// default, delivers events at once. Lists are not delayed. A watch that starts at an earlier resourceVersion receives
+// the changes since then with the delay, too.
 //
 // Caches lag in production, mostly by milliseconds. A handler that reads its own last write from a cache must be right
 // with any delay: it otherwise repeats writes, for example creates a second child. [WaitIdle] does not wait for delayed

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// rules are what differs between types that have no schema.
+// rules are the differences between types that have no schema.
 type rules struct {
 	validName validation.ValidateNameFunc
 	// builtIn is true for types that the API server decodes into Go types.
@@ -33,8 +33,13 @@ func rulesFor(gvr schema.GroupVersionResource) rules {
 	}
 	r.unconditional = slices.Contains(unconditionalGroups, gvr.Group)
 	switch gvr.Resource {
-	case "configmaps", "secrets", "serviceaccounts", "events", "endpoints", "limitranges", "leases":
+	case "configmaps", "secrets", "serviceaccounts", "events", "endpoints", "limitranges", "leases", "endpointslices",
+		"controllerrevisions", "storageclasses", "csidrivers", "csinodes", "ingressclasses":
 		r.status, r.generation = false, false
+	case "services", "nodes", "persistentvolumes", "persistentvolumeclaims", "resourcequotas":
+		r.generation = false
+	case "networkpolicies":
+		r.status = false
 	case "roles", "rolebindings", "clusterroles", "clusterrolebindings":
 		r.status, r.generation, r.validName = false, false, isPathSegment
 	case "namespaces":

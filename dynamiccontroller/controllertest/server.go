@@ -82,9 +82,9 @@ func (s *Server) Apply(object *unstructured.Unstructured) dynamiccontroller.Obje
 }
 
 // Add stores an object as it is, or replaces it, and returns its identifiers. Use it for a state that Apply cannot
-// create, for example a given UID or deletionTimestamp. The object is not validated. The server sets the
-// resourceVersion. It also sets the UID, generation and creationTimestamp if the object has none. An object with a
-// deletionTimestamp must have a finalizer.
+// create, for example a given UID or deletionTimestamp. The object is not validated, but later writes to it are, as a
+// whole. The server sets the resourceVersion. It also sets the UID, generation and creationTimestamp if the object has
+// none. An object with a deletionTimestamp must have a finalizer.
 func (s *Server) Add(object *unstructured.Unstructured) dynamiccontroller.ObjectIdentifiers {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -78,7 +78,8 @@ func (w *watchdog) textLocked(stack string) string {
 	for _, test := range w.waiting {
 		tests = append(tests, test)
 	}
-	return fmt.Sprintf("controllertest: WaitIdle: a goroutine of the bubble has been waiting for the network for %s; "+
+	return fmt.Sprintf("controllertest: WaitIdle: a goroutine of the bubble waited for the network at each check of "+
+		"the last %s; "+
 		"WaitIdle never returns meanwhile, because the clock of the bubble stands still; "+
 		"use a fake of the client, or a net.Pipe in place of the connection (waiting: %s)\n\n%s\n",
 		watchdogLimit*watchdogPeriod, strings.Join(tests, ", "), stack)

@@ -24,7 +24,7 @@ type leftWork struct {
 }
 
 // leftIn returns a channel for each branch of the error's tree that reports work that is still running. The channel is
-// closed when the work has returned. It is nil for an unclean branch without the method Returned.
+// closed when the work has returned. It is nil for an unclean branch that is not a StillRunning.
 func leftIn(ctx context.Context, err error) (left []<-chan struct{}) {
 	running, ok := err.(StillRunning)
 	if ok {
@@ -49,7 +49,7 @@ func leftIn(ctx context.Context, err error) (left []<-chan struct{}) {
 	return []<-chan struct{}{nil}
 }
 
-// hasReturned reports whether the error, or one that it wraps, has the method Returned.
+// hasReturned reports whether the error, or one that it wraps, is a StillRunning.
 func hasReturned(err error) bool {
 	var running StillRunning
 	return errors.As(err, &running)

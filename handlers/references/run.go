@@ -2,7 +2,7 @@ package references
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -122,7 +122,7 @@ func (r *run) kindOf(gvr schema.GroupVersionResource) (k *kind, isNew bool, err 
 
 // startWatch starts the watch of a kind. If it fails, it removes the kind, so that the next reference tries again.
 func (r *run) startWatch(k *kind) {
-	k.watch.err = errors.New("the function Config.WatchOptions has panicked")
+	k.watch.err = fmt.Errorf("references: Config.WatchOptions panicked or called runtime.Goexit for %s", k.gvr)
 	defer func() {
 		if k.watch.err != nil {
 			r.mu.Lock()
@@ -272,30 +272,37 @@ func (r *run) forgetType(gvr schema.GroupVersionResource) {
 }
 
 // stopWatches ends the watches of kinds that have been removed from the index. It does not wait for them. A watch that
-// is being started ends once it has been started. Each watch is stopped once.
+// is being started ends once it has been started. Each watch is stopped once. The hooks are called when all watches
+// have been stopped, because they can hang.
 func (r *run) stopWatches(kinds []*kind) {
+	var stopped []*kind
 	for _, k := range kinds {
-		if !r.stopWatch(k) {
+		select {
+		case <-k.watch.started:
+			if k.stopWatch() {
+				stopped = append(stopped, k)
+			}
+		default:
 			go func() {
 				<-k.watch.started
-				r.stopWatch(k)
+				if k.stopWatch() {
+					r.hooks.stopped(k.gvr)
+				}
 			}()
 		}
 	}
-}
-
-// stopWatch stops the watch of a kind unless its start failed. It returns false if the watch is still being started.
-func (r *run) stopWatch(k *kind) bool {
-	select {
-	case <-k.watch.started:
-	default:
-		return false
-	}
-	if k.watch.standalone != nil {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = k.watch.standalone.Stop(ctx) // the watch ends in the background
+	for _, k := range stopped {
 		r.hooks.stopped(k.gvr)
 	}
+}
+
+// stopWatch stops the watch of a kind. It returns false if the start of the watch failed.
+func (k *kind) stopWatch() bool {
+	if k.watch.standalone == nil {
+		return false
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = k.watch.standalone.Stop(ctx) // the watch ends in the background
 	return true
 }

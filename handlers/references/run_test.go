@@ -204,7 +204,7 @@ func TestStartOfAWatch_AfterAPanic(t *testing.T) {
 				recovered++
 			case error:
 				failed++
-				if !strings.Contains(result.Error(), "WatchOptions has panicked") {
+				if !strings.Contains(result.Error(), "WatchOptions panicked") {
 					t.Errorf("Object returned %v", result)
 				}
 			default:

@@ -9,10 +9,11 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// Hooks are functions that a [Tracker] calls. A function that is nil is not called. The functions must be safe for
-// concurrent use. They are called without locks, and can call [Tracker.Stats]. They must return quickly, because the
-// Tracker waits for them. If one of them panics or calls runtime.Goexit, this is logged with the logger of a handler's
-// context, and has no other effect.
+// Hooks are functions that a [Tracker] calls when the watch of a type has started or stopped, and for each event. A
+// function that is nil is not called. The functions must be safe for concurrent use. They are called without locks, and
+// can call [Tracker.Stats]. They must return quickly, because the Tracker waits for them. If one of them panics or
+// calls runtime.Goexit, this is logged with the logger of the context of the first handler in the run, and has no other
+// effect.
 type Hooks struct {
 	// WatchStarted is called when a reference has started the watch of a type. Other declarations of references to the
 	// type wait until it returns.
@@ -31,8 +32,8 @@ type Stats struct {
 	Referrers  int // objects that refer to at least one object or selector
 	References int // declared references; equal references of the same object count once
 	Watches    int // watches of referenced types, including those that are being started
-	// Events counts what the watches have delivered after their sync: an added and a deleted object each count once, and a
-	// changed one twice, with its old and its new state.
+	// Events counts the events that the watches have delivered after their sync: an added and a deleted object each count
+	// once, and a changed one twice, with its old and its new state.
 	Events int64
 	// Routed counts the objects to reconcile because of these events. An object counts once for each event that concerns
 	// one of its references.

@@ -20,12 +20,15 @@ func TestGate(t *testing.T) {
 		leave[0]()
 		leave[0]() // counts once
 		enter(t, g)
+		if _, err := g.enter(t.Context(), watchRequest); err != nil {
+			t.Error(err)
+		}
 		if waited := time.Since(began); waited != 0 {
 			t.Errorf("waited %s although a request had been answered", waited)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), maxTurn/2)
 		defer cancel()
-		if _, err := g.enter(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := g.enter(ctx, listRequest); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the error is %v, want one of the context while all turns are taken", err)
 		}
 		enter(t, g)
@@ -35,11 +38,12 @@ func TestGate(t *testing.T) {
 		for _, late := range leave {
 			late() // has no effect any more
 		}
-		if n := len(g.turns); n != 2 {
+		if n := len(g.lists); n != 2 {
 			t.Errorf("%d requests count, want 2", n)
 		}
 		time.Sleep(maxTurn)
-		if n := len(g.turns); n != 0 {
+		synctest.Wait()
+		if n := len(g.lists); n != 0 {
 			t.Errorf("%d requests count after a turn, want none", n)
 		}
 	})
@@ -47,7 +51,7 @@ func TestGate(t *testing.T) {
 
 func enter(t *testing.T, g *Gate) (leave func()) {
 	t.Helper()
-	leave, err := g.enter(t.Context())
+	leave, err := g.enter(t.Context(), listRequest)
 	if err != nil {
 		t.Fatal(err)
 	}

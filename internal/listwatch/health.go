@@ -66,6 +66,7 @@ type progress struct {
 	items     atomic.Int64
 	answered  atomic.Bool // an item or a page has arrived
 	throttled atomic.Bool // the client's rate limiter delays the list
+	queued    atomic.Bool // the next request waits at the gate
 }
 
 func (p *progress) reset() {
@@ -131,6 +132,8 @@ func (h *health) messageLocked(err error) string {
 func (h *health) waitsForLocked() string {
 	p := &h.progress
 	switch {
+	case p.queued.Load():
+		return "the next request waits until those of other types have been answered"
 	case h.state.ListingSince.IsZero():
 	case p.throttled.Load():
 		return fmt.Sprintf("the client's rate limiter delays the %s", h.request)

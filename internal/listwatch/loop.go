@@ -245,14 +245,21 @@ func (l *Loop) wait(ctx context.Context, delay time.Duration) bool {
 func (l *Loop) send(ctx context.Context, s step) outcome {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	l.progress.queued.Store(true)
+	leave, err := l.options.Gate.enter(ctx, s.request)
+	l.progress.queued.Store(false)
+	if err != nil {
+		return outcome{kind: failed, err: err}
+	}
 	if !l.control.begin(cancel) {
+		leave()
 		return l.interrupted()
 	}
 	l.health.sent(s.request)
 	if s.request == listRequest {
-		return l.list(ctx, cancel)
+		return l.list(ctx, cancel, leave)
 	}
-	return l.watch(ctx, cancel, s)
+	return l.watch(ctx, cancel, s, leave)
 }
 
 // failed returns the outcome of a request that failed with err. If the request was cancelled, the cause determines the
@@ -277,11 +284,13 @@ func (l *Loop) interrupted() outcome {
 	return o
 }
 
-// list requests all pages of a list.
-func (l *Loop) list(ctx context.Context, cancel context.CancelCauseFunc) outcome {
+// list requests all pages of a list. It calls answered when a response has arrived, or before it returns.
+func (l *Loop) list(ctx context.Context, cancel context.CancelCauseFunc, answered func()) outcome {
+	defer answered()
 	dog := newWatchdog(cancel, listLimit, stalled)
 	defer dog.stop()
 	options := l.listOptions()
+	options.Answered = answered
 	l.store.BeginList()
 	received := newPages()
 	for {
@@ -322,12 +331,6 @@ func (l *Loop) page(
 			return metav1.ListMeta{}, err
 		}
 	}
-	dog.pause()
-	leave, err := l.options.Gate.enter(ctx)
-	if err != nil {
-		return metav1.ListMeta{}, err
-	}
-	options.Answered = leave
 	dog.touch()
 	var rejects error
 	m, err := l.requests.List(ctx, options, func(object runtime.Object) {
@@ -337,7 +340,6 @@ func (l *Loop) page(
 		}
 		dog.touch()
 	})
-	leave() // not deferred: after a panic, the gate does not wait for it
 	l.progress.answered.Store(true)
 	return m, cmp.Or(err, ctx.Err(), rejects)
 }
@@ -426,12 +428,9 @@ func (l *Loop) endList(version string, streaming bool) error {
 	return nil
 }
 
-// watch requests a watch or a streaming list, and reads it until it ends.
-func (l *Loop) watch(ctx context.Context, cancel context.CancelCauseFunc, s step) outcome {
-	leave, err := l.options.Gate.enter(ctx)
-	if err != nil {
-		return l.failed(ctx, s.request, err)
-	}
+// watch requests a watch or a streaming list, and reads it until it ends. It calls answered when a response has
+// arrived.
+func (l *Loop) watch(ctx context.Context, cancel context.CancelCauseFunc, s step, answered func()) outcome {
 	dog := newWatchdog(cancel, headersLimit, unanswered)
 	defer dog.stop()
 	if s.request == streamRequest {
@@ -441,7 +440,7 @@ func (l *Loop) watch(ctx context.Context, cancel context.CancelCauseFunc, s step
 	options := l.watchOptions(s)
 	r.timeout = time.Duration(*options.TimeoutSeconds) * time.Second
 	stream, err := l.requests.Watch(ctx, options)
-	leave()
+	answered() // not deferred, so that it is not kept while the watch is open; after a panic, the turn ends by itself
 	if err != nil {
 		return l.failed(ctx, s.request, err)
 	}

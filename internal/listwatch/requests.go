@@ -26,8 +26,8 @@ type Requests interface {
 type RequestOptions struct {
 	metav1.ListOptions
 	JSON bool // do not ask for protobuf
-	// Answered, if not nil, can be called once the headers of the response to a list have arrived. It can be called more
-	// than once.
+	// Answered, if not nil, can be called once the headers of the response to a list have arrived, also more than once. If
+	// it is not called, the request counts as unanswered until List returns.
 	Answered func()
 }
 

@@ -16,7 +16,7 @@ type reads uint8
 const (
 	readsEverything reads = iota
 	// readsMetadata is the metadata without managedFields, resourceVersion and generation. These three change with most
-	// writes, and no MapFunc needs them to find the objects that depend on an object.
+	// writes. A MapFunc must not depend on them; see dynamiccontroller.MapFunc.
 	readsMetadata
 	readsOwners // the owner references
 	readsKey    // the namespace and name
@@ -55,7 +55,7 @@ func Loses(dropped *typewatch.Object, combined typewatch.Change) bool {
 	}
 	var delivered []*typewatch.Object
 	for _, state := range []*typewatch.Object{combined.Old, combined.New} {
-		if state != nil && state.View.SameForm(dropped.View) {
+		if state != nil && sourceOf(state) == source && state.View.SameForm(dropped.View) {
 			delivered = append(delivered, state)
 		}
 	}

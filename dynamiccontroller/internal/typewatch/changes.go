@@ -43,7 +43,8 @@ func (q *changeQueue) add(c Change, loses losesFunc) {
 	}
 	waiting := element.Value.(*change)
 	if dropped := waiting.New; dropped != nil && !q.lost {
-		q.lost = loses == nil || loses(dropped, Change{Key: c.Key, Old: waiting.Old, New: c.New})
+		q.lost = loses == nil || hasOtherValue(c.Old, dropped) ||
+			loses(dropped, Change{Key: c.Key, Old: waiting.Old, New: c.New})
 	}
 	switch {
 	case c.New == nil && waiting.Old == nil:
@@ -56,6 +57,12 @@ func (q *changeQueue) add(c Change, loses losesFunc) {
 		waiting.recreated = uid == "" || uid != uidOf(waiting.Old)
 	}
 	waiting.New = c.New
+}
+
+// hasOtherValue reports whether the options have changed since the state was added that a change replaces. The combined
+// change is delivered according to the earlier options only.
+func hasOtherValue(old, dropped *Object) bool {
+	return old != nil && old.View.Value() != dropped.View.Value()
 }
 
 // addFunc adds a function that is called when all earlier changes have been delivered.

@@ -217,6 +217,26 @@ func TestChangeQueue_AsksWhetherADroppedStateIsLost(t *testing.T) {
 // The queue delivers the same as a queue without a bound. It holds at most one entry for each object, and what it
 // delivers leads to the current state of each object. Unless a state is lost, each one is delivered after each change
 // to or from it, or another state of the object that is equal in what counts.
+// The combined change is delivered according to the options under which its last state was stored. Those of a deleted
+// state are not known any more.
+func TestChangeQueue_AStateIsLostIfTheOptionsHaveChanged(t *testing.T) {
+	combineFrom(t, 0)
+	state := func(version int, value string) *Object {
+		o := stateOf(t, "a", "x", version)
+		o.View.options = &Options{Value: value}
+		return o
+	}
+	for value, want := range map[string]bool{"former": false, "new": true} {
+		var q changeQueue
+		neverLost := func(*Object, Change) bool { return false }
+		q.add(Change{Key: "a", Old: state(1, "former"), New: state(2, "former")}, neverLost)
+		q.add(Change{Key: "a", Old: state(2, value)}, neverLost)
+		if q.lost != want {
+			t.Errorf("with %s options: lost %t, want %t", value, q.lost, want)
+		}
+	}
+}
+
 func TestChangeQueue_DeliversTheSameAsAnUnboundedQueue(t *testing.T) {
 	combineFrom(t, 0)
 	rapid.Check(t, func(rt *rapid.T) {

@@ -72,12 +72,12 @@ func (x *viewIndexes) drop() {
 // other indexes or another watch, each call evaluates all objects. The error is [ErrNoIndex].
 func (v View) ByIndex(name, value string) ([]*objects.Record, error) {
 	if v.indexes == nil {
-		return nil, fmt.Errorf("%w: %q; declare it with WithIndex", ErrNoIndex, name)
+		return nil, fmt.Errorf("%w: %q; declare it with WithIndex or AddIndex", ErrNoIndex, name)
 	}
 	i, known := v.indexes.byName[name]
 	if !known {
 		names := slices.Sorted(maps.Keys(v.indexes.byName))
-		return nil, fmt.Errorf("%w: %q; declare it with WithIndex, or use one of %q", ErrNoIndex, name, names)
+		return nil, fmt.Errorf("%w: %q; declare it with WithIndex or AddIndex, or use one of %q", ErrNoIndex, name, names)
 	}
 	return i.Find(value), nil
 }

@@ -115,7 +115,8 @@ func NewPool(config Config) *Pool {
 		config.Progress = func() {}
 	}
 	return &Pool{
-		config: config, relists: listwatch.NewRelistLimiter(), gate: listwatch.NewGate(), checks: rate.NewLimiter(rate.Every(checkInterval), 1),
+		config: config, relists: listwatch.NewRelistLimiter(), gate: listwatch.NewGate(),
+		checks:         rate.NewLimiter(rate.Every(checkInterval), 1),
 		historyRelists: rate.NewLimiter(historyRelistsPerSecond, historyRelistBurst),
 		shared:         map[Key]*watch{}, byType: map[schema.GroupVersionResource][]*watch{},
 	}
