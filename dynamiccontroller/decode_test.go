@@ -3,6 +3,7 @@ package dynamiccontroller_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -77,36 +78,55 @@ func TestDecodeInto_ReplacesValuesOfAnyType(t *testing.T) {
 			lister := must(f.controller.Lister(gvr))
 			for name, decode := range decoders(lister) {
 				size := map[dynamiccontroller.CacheMode]int{dynamiccontroller.CacheFull: 3}[mode]
-				into := typed{}
-				into.GenerateName, into.Annotations, into.Spec.Size = "former", map[string]string{"former": ""}, 7
-				if err := decode("default/a", &into); err != nil {
-					t.Errorf("%s: %v", name, err)
-				}
-				if into.Name != "a" || into.GenerateName != "" || into.Annotations != nil || into.Spec.Size != size ||
-					into.ManagedFields != nil {
-					t.Errorf("%s with the mode %d: got %+v, want the size %d", name, mode, into, size)
-				}
-				whole, wholeSize := &unstructured.Unstructured{Object: map[string]any{"former": true}}, int64(0)
-				if err := decode("default/a", whole); err != nil {
-					t.Errorf("%s: %v", name, err)
-				}
-				if wholeSize, _, _ = unstructured.NestedInt64(whole.Object, "spec", "size"); wholeSize != int64(size) ||
-					whole.GetName() != "a" || whole.Object["former"] != nil || whole.GetManagedFields() != nil ||
-					whole.GetKind() != must(lister.Get("default/a")).GetObjectKind().GroupVersionKind().Kind {
-					t.Errorf("%s with the mode %d: got %v, want the size %d", name, mode, whole, size)
-				}
-				partial := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{GenerateName: "former"}}
-				if err := decode("default/a", partial); err != nil {
-					t.Errorf("%s: %v", name, err)
-				}
-				if partial.Name != "a" || partial.GenerateName != "" || partial.ManagedFields != nil ||
-					partial.Kind != whole.GetKind() {
-					t.Errorf("%s with the mode %d: got %+v", name, mode, partial)
-				}
+				kind := must(lister.Get("default/a")).GetObjectKind().GroupVersionKind().Kind
+				name := fmt.Sprintf("%s with the mode %d", name, mode)
+				decodesTyped(t, name, decode, size)
+				decodesUnstructured(t, name, decode, kind, size)
+				decodesMetadata(t, name, decode, kind)
 			}
 		}
 		stop()
 	})
+}
+
+// decoder reads the object with a key into a value that is not empty.
+type decoder = func(key string, into any) error
+
+func decodesTyped(t *testing.T, name string, decode decoder, size int) {
+	t.Helper()
+	into := typed{}
+	into.GenerateName, into.Annotations, into.Spec.Size = "former", map[string]string{"former": ""}, 7
+	if err := decode("default/a", &into); err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+	if into.Name != "a" || into.GenerateName != "" || into.Annotations != nil || into.Spec.Size != size ||
+		into.ManagedFields != nil {
+		t.Errorf("%s: got %+v, want the size %d", name, into, size)
+	}
+}
+
+func decodesUnstructured(t *testing.T, name string, decode decoder, kind string, size int) {
+	t.Helper()
+	whole := &unstructured.Unstructured{Object: map[string]any{"former": true}}
+	if err := decode("default/a", whole); err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+	got, _, _ := unstructured.NestedInt64(whole.Object, "spec", "size")
+	if got != int64(size) || whole.GetName() != "a" || whole.Object["former"] != nil || whole.GetManagedFields() != nil ||
+		whole.GetKind() != kind {
+		t.Errorf("%s: got %v, want the size %d", name, whole, size)
+	}
+}
+
+func decodesMetadata(t *testing.T, name string, decode decoder, kind string) {
+	t.Helper()
+	partial := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{GenerateName: "former"}}
+	if err := decode("default/a", partial); err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+	if partial.Name != "a" || partial.GenerateName != "" || partial.ManagedFields != nil || partial.Kind != kind {
+		t.Errorf("%s: got %+v", name, partial)
+	}
 }
 
 func TestDecodeInto_ReportsErrors(t *testing.T) {

@@ -92,7 +92,7 @@ func (r *registration) open(first *serveOptions, active bool, narrowed shards.Sh
 
 // enter sets the run that serves the registration. It sets lifetime to a new child of the run's base context and
 // returns it.
-func (r *registration) enter(run *run, base context.Context) context.Context {
+func (r *registration) enter(base context.Context, run *run) context.Context {
 	ctx, cancel := context.WithCancelCause(base)
 	r.mu.Lock()
 	r.run, r.lifetime, r.cancel, r.spent = run, ctx, cancel, 0

@@ -126,7 +126,7 @@ func (c *DynamicController) attach(
 		others = append(others, w.sub)
 	}
 	return reg.feed.Attach(others, func() context.Context {
-		ctx := reg.enter(r, r.base)
+		ctx := reg.enter(r.base, r)
 		if r.ending.Load() {
 			return nil
 		}

@@ -58,8 +58,8 @@ func (r *Replica) Alive() error {
 	return errors.Join(checkError(checkLeaseRenewal, renewal), checkError(checkRunnableShutdown, shutdown))
 }
 
-// CacheSyncer is implemented by runnables of [ScopeReplica] that keep caches up to date. The result of the Watches method
-// of a DynamicController implements it.
+// CacheSyncer is implemented by runnables of [ScopeReplica] that keep caches up to date. The result of the Watches
+// method of a DynamicController implements it.
 type CacheSyncer interface {
 	// HasSynced reports whether the caches are complete. It must not block.
 	HasSynced() bool

@@ -26,7 +26,7 @@ type leftWork struct {
 // leftIn returns a channel for each branch of the error's tree that reports work that is still running. The channel is
 // closed when the work has returned. It is nil for an unclean branch that is not a StillRunning.
 func leftIn(ctx context.Context, err error) (left []<-chan struct{}) {
-	running, ok := err.(StillRunning)
+	running, ok := err.(StillRunning) //nolint:errorlint // each error of the tree is compared
 	if ok {
 		return []<-chan struct{}{running.Returned()}
 	}

@@ -131,8 +131,8 @@ func (w *warmth) stop(cause error) {
 // ShardSyncer is implemented by runnables of [ScopeWarmShard] that keep caches up to date. The result of the Watches
 // method of a DynamicController implements it.
 type ShardSyncer interface {
-	// HasSyncedShard reports whether the caches of a shard are complete. It must not block, and must not call methods of the
-	// Replica other than Status.
+	// HasSyncedShard reports whether the caches of a shard are complete. It must not block, and must not call methods of
+	// the Replica other than Status.
 	HasSyncedShard(index, count int) bool
 }
 
