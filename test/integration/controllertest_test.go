@@ -43,12 +43,12 @@ func TestControllertest_AnswersLikeTheAPIServer(t *testing.T) {
 		controllertest.Type{GVR: apicases.Namespaces, Kind: "Namespace", ClusterScoped: true},
 	)
 	inMemory := apicases.Server{Client: fake, Things: things, Namespace: h.namespace}
-	real := apicases.Server{Client: h.client, Things: things, Namespace: h.namespace}
+	apiServer := apicases.Server{Client: h.client, Things: things, Namespace: h.namespace}
 	equal := 0
 	var digests []string
 	recorded := apicases.Recorded()
 	for _, c := range apicases.All() {
-		want, err := real.Answers(t.Context(), c)
+		want, err := apiServer.Answers(t.Context(), c)
 		h.noError(err)
 		got, err := inMemory.Answers(t.Context(), c)
 		h.noError(err)
