@@ -58,11 +58,11 @@
 //     handlers. runwatches.go and sessions.go: watches without runs. shards.go: draining a shard, and its load.
 //   - settling.go and ownwrites.go: waiting until the caches contain what the last call has written.
 //   - outcome.go: calling a handler and settling the outcome; internal/attempts: failures, backoff and parked objects.
-//   - target.go: from a registration to the queue. queue.go: its options, and rate limiters, of
+//   - target.go: from a registration to the queue. queue.go: options and rate limiters of the queue, which is in
 //     internal/fairqueue. cause.go: why a handler is called.
-//   - watch.go: Owns, Watches, AddWatches and RemoveWatches. standalone.go: standalone watches. object.go: what
-//     predicates and MapFuncs receive. internal/feed: a registration's subscriptions, its initial sync, and when a swap
-//     takes effect.
+//   - watch.go: Owns, Watches, AddWatches and RemoveWatches. standalone.go: standalone watches. eventhandler.go: events
+//     without a queue. object.go: what predicates and MapFuncs receive. internal/feed: a registration's subscriptions,
+//     its initial sync, and when a swap takes effect.
 //   - internal/typewatch: watches, joining a shared one, replacing one, and delivering changes. internal/objects: their
 //     caches. internal/recordclient: their requests.
 //   - options.go: serve options and options of watches. config.go: Config and the controller's options. handler.go:

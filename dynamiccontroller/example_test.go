@@ -430,6 +430,38 @@ func ExampleWithWatchErrors() {
 	// <nil>
 }
 
+// A part of a program receives events without reconciling anything.
+func ExampleDynamicController_AddEventHandler() {
+	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+	widget := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "a", "uid": "1"},
+	}}
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{widgets: "WidgetList"}, widget)
+	controller := dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{}, client)
+	events, err := controller.AddEventHandler(widgets, dynamiccontroller.EventHandler{
+		OnAdd: func(_ context.Context, object dynamiccontroller.Object, isInInitialList bool) {
+			fmt.Println("add", object.GetName(), isInInitialList)
+		},
+	}, dynamiccontroller.WithCache(dynamiccontroller.CacheFull))
+	if err != nil {
+		panic(err)
+	}
+
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- controller.RunWatches(ctx) }()
+	fmt.Println(events.WaitForSync(ctx))
+	fmt.Println(events.Remove(ctx))
+	stop()
+	fmt.Println(<-ended)
+	// Output:
+	// add a true
+	// <nil>
+	// <nil>
+	// <nil>
+}
+
 // A host adds an index to a watch that is running.
 func ExampleAddIndex() {
 	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}

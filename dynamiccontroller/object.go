@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/feed"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
@@ -67,6 +68,18 @@ type Predicate func(ctx context.Context, oldObj, newObj Object) bool
 // such as the watch of the served type, can be older or newer than the change. Until that watch has synced, its lister
 // returns [ErrNotSynced].
 type MapFunc func(ctx context.Context, object Object) []string
+
+// ChangeOf takes the context of a [MapFunc] or [MapAnyFunc] and returns the states of the object before and after the
+// change because of which the function is called. It is called with each of them. For a new object, oldObj is nil. For a
+// deleted object, newObj is nil. If the function is called with an existing object, when a run or a watch begins, and for
+// all other contexts, ok is false.
+func ChangeOf(ctx context.Context) (oldObj, newObj Object, ok bool) {
+	c := feed.ChangeFrom(ctx)
+	if c == nil {
+		return nil, nil, false
+	}
+	return newObject(c.Old), newObject(c.New), true
+}
 
 // cachedObject is an alias, because the type storedObject has a method with the name Object.
 type cachedObject = typewatch.Object

@@ -407,7 +407,7 @@ func (w *StandaloneWatch) eventHandler(ctx context.Context) typewatch.EventHandl
 			}
 		},
 		Changed: func(c typewatch.Change) {
-			ids := map[ObjectIdentifiers]struct{}{}
+			e, ids := e.During(c), map[ObjectIdentifiers]struct{}{}
 			feed.Affected(e, c, func(_ *feed.Source, object *typewatch.Object) {
 				for _, id := range w.ids(e, object) {
 					ids[id] = struct{}{}

@@ -29,8 +29,12 @@ import (
 var userFunctions = map[string]string{
 	"AddIndex.f":  "index function",
 	"AfterLoss.f": "AfterLoss",
+	"DynamicController.AddEventHandler.handler": "event handler",
 	"DynamicController.StartServingGVK.handler": "handler",
 	"DynamicController.StartWatch.mapFunc":      "MapAnyFunc",
+	"EventHandler.OnAdd":                        "event handler",
+	"EventHandler.OnDelete":                     "event handler",
+	"EventHandler.OnUpdate":                     "event handler",
 	"NewDynamicController.kubeClient":           "client",
 	"NewForConfig.cfg":                          "transport",
 	"NewForConfigAndClient.cfg":                 "transport",
@@ -148,6 +152,7 @@ func init() { // the cases refer to functions that use the map
 		"MapFunc":                     functionCase{visible: "MapFunc panicked"}.of(withMapFunc),
 		"MapAnyFunc":                  functionCase{kind: "MapAnyFunc", visible: "MapAnyFunc panicked"}.of(nil),
 		"AfterLoss":                   functionCase{kind: "AfterLoss", visible: "AfterLoss panicked"}.of(nil),
+		"event handler":               functionCase{visible: "of an event handler panicked"}.of(withEventHandler),
 		"transport":                   {runTransport},
 		"transport of an HTTP client": {runTransport},
 	}
@@ -437,6 +442,16 @@ func withMetadata(*misbehavior, *fixture) []dynamiccontroller.ServeOption {
 func withMapFunc(m *misbehavior, f *fixture) []dynamiccontroller.ServeOption {
 	return []dynamiccontroller.ServeOption{dynamiccontroller.Watches(f.types[2],
 		func(context.Context, dynamiccontroller.Object) []string { m.call(); return nil })}
+}
+
+// withEventHandler adds an event handler, all of whose functions misbehave.
+func withEventHandler(m *misbehavior, f *fixture) []dynamiccontroller.ServeOption {
+	addEventHandler(f, f.types[2], dynamiccontroller.EventHandler{
+		OnAdd:    func(context.Context, dynamiccontroller.Object, bool) { m.call() },
+		OnUpdate: func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) { m.call() },
+		OnDelete: func(context.Context, dynamiccontroller.Object) { m.call() },
+	})
+	return nil
 }
 
 func withIndex(m *misbehavior, _ *fixture) []dynamiccontroller.ServeOption {

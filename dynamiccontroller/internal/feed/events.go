@@ -40,6 +40,10 @@ func (f *Feed) eventHandler(ctx context.Context) typewatch.EventHandler {
 // A change can have an old state in another form than the new one, because a watch with another projection or transform
 // has replaced the earlier one. Functions of the new source must not be called with that old state.
 
+// Accepts reports whether the predicate of the source under which the object, or its last state, was stored accepts a
+// change. It is for event handlers that belong to no feed.
+func Accepts(e Environment, c typewatch.Change) bool { return accepts(e, c) }
+
 // accepts calls the predicate of the source under which the object, or its last state, was stored.
 func accepts(e Environment, c typewatch.Change) bool {
 	latest := c.New
@@ -96,6 +100,9 @@ func (f *Feed) secondaryHandler(ctx context.Context, sec *secondary) typewatch.E
 
 // targetsOf returns the keys of the objects to reconcile because of a change to a secondary's object.
 func (f *Feed) targetsOf(e Environment, c typewatch.Change) (targets []string) {
+	if c.Old != nil && sourceOf(c.Old).Targets != nil || c.New != nil && sourceOf(c.New).Targets != nil {
+		e = e.During(c)
+	}
 	Affected(e, c, func(source *Source, object *typewatch.Object) {
 		targets = f.appendTargets(e, targets, source, object)
 	})

@@ -69,6 +69,35 @@ func NewEnvironment(ctx context.Context, log logr.Logger, sub *typewatch.Subscri
 	return Environment{Context: ctx, Log: log, sub: sub}
 }
 
+// During returns an environment for functions that are called because of a change; see [ChangeFrom].
+func (e Environment) During(c typewatch.Change) Environment {
+	e.Context = &changeContext{e.Context, c}
+	return e
+}
+
+// changeContext carries the change because of which a function is called.
+type changeContext struct {
+	context.Context
+
+	change typewatch.Change
+}
+
+type changeKey struct{}
+
+// Value returns the change for its key.
+func (c *changeContext) Value(key any) any {
+	if key == (changeKey{}) {
+		return &c.change
+	}
+	return c.Context.Value(key)
+}
+
+// ChangeFrom returns the change that a context carries, or nil.
+func ChangeFrom(ctx context.Context) *typewatch.Change {
+	c, _ := ctx.Value(changeKey{}).(*typewatch.Change)
+	return c
+}
+
 // Call calls f, and reports whether f returned normally. If f panics or calls runtime.Goexit, Call logs it with the
 // message. Until f returns, the subscription reports that the function is running; see [typewatch.Subscription.Busy].
 // The first call to runtime.Goexit ends the goroutine, and the inbox of the subscription makes the call again.
