@@ -98,8 +98,8 @@ func TestByIndex_ReturnsTheErrorsOfAListerAndNamesTheIndexes(t *testing.T) {
 			want string
 		}{
 			{lister, `read type0s.v1.example.com from the cache: no such index: "c"; ` +
-				`declare it with WithIndex, or use one of ["a" "b"]`},
-			{owned, `read type1s.v1.example.com from the cache: no such index: "c"; declare it with WithIndex`},
+				`declare it with WithIndex or AddIndex, or use one of ["a" "b"]`},
+			{owned, `read type1s.v1.example.com from the cache: no such index: "c"; declare it with WithIndex or AddIndex`},
 		} {
 			_, err := test.from.ByIndex("c", "")
 			if fmt.Sprint(err) != test.want || !errors.Is(err, dynamiccontroller.ErrNoIndex) {

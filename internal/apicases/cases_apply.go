@@ -1,5 +1,7 @@
 package apicases
 
+import "fmt"
+
 var applyCases = []Case{
 	{"apply creates an object", func(s *session) { s.things.apply("m", withSpec) }},
 	{"apply without changes", func(s *session) {
@@ -192,7 +194,7 @@ var managerCases = []Case{
 	{"updates by eleven managers", func(s *session) {
 		object := s.things.create(withSpec)
 		for i := range 11 {
-			name := string(rune('a' + i))
+			name := fmt.Sprintf("updater-%02d", i) // in the order of time, which decides which ones are merged
 			object = s.things.update(set(object, "1", "spec", "field-"+name), as(name))
 		}
 	}},
