@@ -19,9 +19,8 @@ import (
 
 // eventLog records the calls of an event handler.
 type eventLog struct {
-	mu     sync.Mutex // guards the fields below
+	mu     sync.Mutex // guards events
 	events []string
-	active bool // a function is running
 }
 
 func (l *eventLog) add(format string, args ...any) {

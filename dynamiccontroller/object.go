@@ -70,9 +70,9 @@ type Predicate func(ctx context.Context, oldObj, newObj Object) bool
 type MapFunc func(ctx context.Context, object Object) []string
 
 // ChangeOf takes the context of a [MapFunc] or [MapAnyFunc] and returns the states of the object before and after the
-// change because of which the function is called. It is called with each of them. For a new object, oldObj is nil. For a
-// deleted object, newObj is nil. If the function is called with an existing object, when a run or a watch begins, and for
-// all other contexts, ok is false.
+// change because of which the function is called. It is called with each of them. For a new object, oldObj is nil. For
+// a deleted object, newObj is nil. If the function is called with an existing object, when a run or a watch begins, and
+// for all other contexts, ok is false.
 func ChangeOf(ctx context.Context) (oldObj, newObj Object, ok bool) {
 	c := feed.ChangeFrom(ctx)
 	if c == nil {
