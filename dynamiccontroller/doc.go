@@ -44,7 +44,8 @@
 //     queued, within the limits of D4. It begins with a run, with StartServingGVK and with a swap.
 //   - state: of a watch, one of the values of [TypeState]; internally, this value is the phase of a state that also
 //     contains times and messages.
-//   - crew: the Config.Workers goroutines that call handlers for all runs, and one for resyncs.
+//   - crew: the Config.Workers goroutines that call handlers for all runs, one for resyncs, and one for waits
+//     for own writes.
 //   - standalone watch: a watch of one type's objects that belongs to no registration; see
 //     [DynamicController.StartWatch].
 //   - type event: a report that the API server has started or stopped serving a type; see [WithTypeEvents].

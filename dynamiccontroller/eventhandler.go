@@ -14,12 +14,14 @@ import (
 )
 
 // EventHandler receives the objects of a type, and changes to them; see [DynamicController.AddEventHandler]. A function
-// that is nil is not called. Calls for one registration are never concurrent. The context is cancelled by Remove.
+// that is nil is not called. Calls for one registration are never concurrent. The context of the functions, and that of
+// a predicate, is cancelled by Remove.
 //
 // The functions can use the controller's listers. The lister of the registration shows the new state, or a later one.
-// The functions must not call any other method of the controller or of the registration. Until a function returns,
-// nothing else is delivered to the registration; others are not affected. If a function panics or calls
-// runtime.Goexit, this is logged.
+// The functions must not call any other method of the controller. Until a function returns, nothing else is delivered
+// to the registration; others are not affected. Run and RunWatches do not wait for the functions, and events that wait
+// when they end are still delivered. A panic is logged. A call that ends with runtime.Goexit is made again; if it was
+// for an existing object, those for up to 255 others are, too.
 type EventHandler struct {
 	// OnAdd is called with a new object. If isInInitialList is true, the object existed before; see
 	// [DynamicController.AddEventHandler].
@@ -27,7 +29,8 @@ type EventHandler struct {
 	// OnUpdate is called with the states before and after a change.
 	OnUpdate func(ctx context.Context, oldObj, newObj Object)
 	// OnDelete is called with the last known state of a deleted object. With a selector, an object that no longer matches
-	// counts as deleted.
+	// counts as deleted. Until the existing objects have been delivered, it can be called for an object that OnAdd has not
+	// been called for.
 	OnDelete func(ctx context.Context, object Object)
 }
 
@@ -40,15 +43,16 @@ type EventHandlerRegistration struct {
 	cancel  context.CancelFunc
 	removed <-chan struct{} // closed when Remove has been called
 
-	mu     sync.Mutex    // guards synced
-	synced chan struct{} // closed while the existing objects have been delivered; replaced when a session begins
+	mu        sync.Mutex      // guards the fields below
+	delivered <-chan struct{} // the session whose existing objects have been delivered; see typewatch.Subscription.Synced
+	changed   chan struct{}   // closed and replaced when delivered has changed
 }
 
 // AddEventHandler passes the objects of a type to a handler, whether or not the type is served. It is for parts of a
 // program that reconcile nothing, for example those that export metrics or maintain an index. It adds nothing to the
 // queue. If another watch of the controller has the same requirements, it is shared.
 //
-// Events are delivered while Run or RunWatches is active, on every replica. When the first list since then is complete,
+// Events are received while Run or RunWatches is active, also on a standby. When the first list since then is complete,
 // OnAdd is called with each existing object, with isInInitialList. This is repeated each time that Run or RunWatches
 // begins after neither was active: objects that have been delivered before are delivered again, after the deletions
 // that happened in the meantime. From then on, changes are delivered in their order. If more than 1024 changes wait,
@@ -61,7 +65,7 @@ type EventHandlerRegistration struct {
 func (c *DynamicController) AddEventHandler(
 	gvr schema.GroupVersionResource, handler EventHandler, opts ...WatchesOption,
 ) (*EventHandlerRegistration, error) {
-	noKeys := func(context.Context, Object) []string { return nil } // makes the watch call functions without locks
+	noKeys := func(context.Context, Object) []string { return nil } // so that functions are called without locks
 	options := newWatches(&secondaryOptions{key: WatchKey{GVR: gvr}, mapFunc: noKeys}, opts)
 	if err := c.checkEventHandler(handler, options); err != nil {
 		return nil, fmt.Errorf("add an event handler for %s: %w", nameOf(gvr), err)
@@ -69,7 +73,7 @@ func (c *DynamicController) AddEventHandler(
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &EventHandlerRegistration{
 		log: c.logOf(gvr), key: options.Key(), handler: handler, cancel: cancel, removed: ctx.Done(),
-		synced: make(chan struct{}),
+		changed: make(chan struct{}),
 	}
 	r.sub = feed.Subscribe(c.pool, options.options.asFeed, nil)
 	r.sub.Attach(r.eventHandler(ctx))
@@ -81,11 +85,11 @@ func (c *DynamicController) checkEventHandler(handler EventHandler, options Watc
 	case c.configErr != nil:
 		return c.configErr
 	case handler.OnAdd == nil && handler.OnUpdate == nil && handler.OnDelete == nil:
-		return errors.New("the handler has no functions")
+		return invalid(errors.New("the handler has no functions"))
 	case options.err() != nil:
 		return options.err()
 	case options.Key().BucketLabel != "":
-		return errors.New("WithBucketLabel is not supported, because the watch belongs to no shard")
+		return invalid(errors.New("WithBucketLabel is not supported, because the watch belongs to no shard"))
 	default:
 		return c.source.Check(options.options.watch.Projection)
 	}
@@ -104,15 +108,19 @@ func (r *EventHandlerRegistration) eventHandler(ctx context.Context) typewatch.E
 			}
 		},
 		Synced: func() {
+			session := r.sub.Synced()
+			if ctx.Err() != nil || !typewatch.IsClosed(session) { // the session of the objects has ended
+				return
+			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if !typewatch.IsClosed(r.synced) {
-				close(r.synced)
-			}
+			r.delivered = session
+			close(r.changed)
+			r.changed = make(chan struct{})
 		},
 		Changed: func(c typewatch.Change) {
 			switch {
-			case !feed.Accepts(e, c):
+			case ctx.Err() != nil, !feed.Accepts(e, c):
 			case c.Old == nil:
 				r.add(e, c.New, false)
 			case c.New == nil:
@@ -123,7 +131,7 @@ func (r *EventHandlerRegistration) eventHandler(ctx context.Context) typewatch.E
 				})
 			}
 		},
-		Loses: func(*typewatch.Object, typewatch.Change) bool { return false }, // combined changes are documented
+		Loses: func(*typewatch.Object, typewatch.Change) bool { return false }, // see AddEventHandler
 	}
 }
 
@@ -132,7 +140,7 @@ func (r *EventHandlerRegistration) add(e feed.Environment, object *typewatch.Obj
 }
 
 func (r *EventHandlerRegistration) call(e feed.Environment, name string, exists bool, f func()) {
-	if exists {
+	if exists && e.Context.Err() == nil {
 		e.Call(name, name+" of an event handler panicked", f)
 	}
 }
@@ -141,31 +149,38 @@ func (r *EventHandlerRegistration) call(e feed.Environment, name string, exists 
 func (r *EventHandlerRegistration) Key() WatchKey { return r.key }
 
 // HasSynced reports whether OnAdd has been called for all existing objects since Run or RunWatches began.
-func (r *EventHandlerRegistration) HasSynced() bool { return typewatch.IsClosed(r.syncedChannel()) }
+func (r *EventHandlerRegistration) HasSynced() bool {
+	synced, _ := r.hasSynced()
+	return synced
+}
+
+// hasSynced also returns a channel that is closed when the result can have changed.
+func (r *EventHandlerRegistration) hasSynced() (synced bool, changed <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.delivered != nil && r.delivered == r.sub.Synced() && !typewatch.IsClosed(r.removed), r.changed
+}
 
 // WaitForSync waits until HasSynced returns true. If ctx is cancelled first, the error is its cause. If the handler has
 // been removed, the error is [ErrNotServed]. WaitForSync must not be called by the handler.
-func (r *EventHandlerRegistration) WaitForSync(ctx context.Context) error {
-	var err error
-	select {
-	case <-r.syncedChannel():
-		return nil
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-r.removed:
+func (r *EventHandlerRegistration) WaitForSync(ctx context.Context) (err error) {
+	for err == nil {
+		synced, changed := r.hasSynced()
+		if synced {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-r.removed:
+			err = ErrNotServed
+		}
+	}
+	if typewatch.IsClosed(r.removed) {
 		err = ErrNotServed
 	}
 	return fmt.Errorf("wait for the event handler for %s: %w", nameOf(r.key.GVR), err)
-}
-
-// syncedChannel returns the channel that is closed when the existing objects of the session have been delivered.
-func (r *EventHandlerRegistration) syncedChannel() <-chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if typewatch.IsClosed(r.synced) && !r.sub.View().HasSynced() { // another session has begun, or none is active
-		r.synced = make(chan struct{})
-	}
-	return r.synced
 }
 
 // Status returns the status of the watch.
@@ -193,10 +208,10 @@ func (r *EventHandlerRegistration) addIndexes(indexes *typewatch.Indexes) (done 
 	return closedAfter(func() {}), nil
 }
 
-// Remove ends the delivery, and waits for a running function to return. If ctx is cancelled first, or was cancelled
-// before, the function ends in the background, and the error is the cause. No function is called after Remove has been
-// called, apart from one that is running. Remove can be called more than once. The handler itself can call it with a
-// context that is cancelled.
+// Remove ends the delivery, and waits for a running function to return, and for the watch to end unless it is shared.
+// If ctx is cancelled first, or was cancelled before, they end in the background, and the error is the cause. Apart
+// from a call that has begun, no function is called afterwards. Remove can be called more than once. The handler itself
+// can call it with a context that is cancelled.
 func (r *EventHandlerRegistration) Remove(ctx context.Context) error {
 	r.cancel()
 	r.sub.Close()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,8 +115,46 @@ func TestAddEventHandler_DeliversObjectsAndChanges(t *testing.T) {
 		if n := f.controller.WatchesOf(gvr); n != 0 {
 			t.Errorf("%d watches are left", n)
 		}
-		if err := r.WaitForSync(t.Context()); !errors.Is(err, dynamiccontroller.ErrNotServed) && err != nil {
+		if err := r.WaitForSync(t.Context()); !errors.Is(err, dynamiccontroller.ErrNotServed) {
 			t.Errorf("after Remove, WaitForSync returned %v", err)
+		}
+		stop()
+	})
+}
+
+// The registration has not synced in a session before the existing objects of that session have been delivered.
+func TestAddEventHandler_SyncsInEachSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		f.put(f.types[0], "a")
+		var blocks atomic.Bool
+		unblock := make(chan struct{})
+		r := addEventHandler(f, f.types[0], dynamiccontroller.EventHandler{
+			OnAdd: func(context.Context, dynamiccontroller.Object, bool) {
+				if blocks.Load() {
+					<-unblock
+				}
+			},
+		})
+		stop := f.runWatches()
+		if err := r.WaitForSync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		blocks.Store(true)
+		stop = f.runWatches()
+		time.Sleep(time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := r.WaitForSync(ctx); r.HasSynced() || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("before the objects of the second session are delivered: HasSynced %t, WaitForSync %v", r.HasSynced(), err)
+		}
+		close(unblock)
+		if err := r.WaitForSync(t.Context()); err != nil || !r.HasSynced() {
+			t.Errorf("afterwards: HasSynced %t, WaitForSync %v", r.HasSynced(), err)
+		}
+		if err := r.Remove(t.Context()); err != nil {
+			t.Error(err)
 		}
 		stop()
 	})

@@ -71,8 +71,9 @@ type MapFunc func(ctx context.Context, object Object) []string
 
 // ChangeOf takes the context of a [MapFunc] or [MapAnyFunc] and returns the states of the object before and after the
 // change because of which the function is called. It is called with each of them. For a new object, oldObj is nil. For
-// a deleted object, newObj is nil. If the function is called with an existing object, when a run or a watch begins, and
-// for all other contexts, ok is false.
+// a deleted object, newObj is nil. If the watch has been replaced in between, a state in the form of the other options
+// is nil as well. If the function is called with an existing object, when a run or a watch begins, and for contexts of
+// other functions, ok is false.
 func ChangeOf(ctx context.Context) (oldObj, newObj Object, ok bool) {
 	c := feed.ChangeFrom(ctx)
 	if c == nil {

@@ -80,7 +80,7 @@ func (g *registry) register(
 		}
 	}
 	e := &entry{registration: create(forgotten)}
-	e.watched, e.narrowed = g.scopes.include(e), g.scopes.narrowest(e)
+	e.watched, e.narrowed = g.scopes.include(e), g.scopes.bucketShard(e)
 	done = e.open(next, e.watched, e.narrowed)
 	g.types[e.gvr] = e
 	g.scopes.types.add(e)
@@ -107,14 +107,14 @@ func (g *registry) unregister(gvr schema.GroupVersionResource) (ending []*regist
 	return ending
 }
 
-// forget removes a registration that has ended. It calls last first if it is the type's last one.
-func (g *registry) forget(reg *registration, last func()) {
+// forget removes a registration that has ended. If it is the type's last one, it first calls onLast, without the lock.
+func (g *registry) forget(reg *registration, onLast func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if ending := g.ending[reg.gvr]; g.types[reg.gvr] == nil && len(ending) == 1 {
 		ending[0].forgetting = true
 		g.mu.Unlock()
-		last()
+		onLast()
 		g.mu.Lock()
 	}
 	ending := slices.DeleteFunc(g.ending[reg.gvr], func(e *entry) bool { return e.registration == reg })
@@ -256,7 +256,7 @@ func (g *registry) servedByRuns() (all []*registration) {
 	return all
 }
 
-// isServedByRun reports whether a run serves the registration, even if the run is ending.
+// isServedByRun reports whether there is a run for the shard of the registration, even if the run is ending.
 func (g *registry) isServedByRun(reg *registration) bool {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -350,7 +350,7 @@ func (g *registry) followScopesLocked(entries []*entry) (dropped []activity) {
 	close(g.scopes.changed)
 	g.scopes.changed = make(chan struct{})
 	for _, e := range entries {
-		include, narrowed, watched := g.scopes.include(e), g.scopes.narrowest(e), e.watched
+		include, narrowed, watched := g.scopes.include(e), g.scopes.bucketShard(e), e.watched
 		if include == watched && (narrowed == e.narrowed || !include) {
 			continue
 		}

@@ -16,7 +16,8 @@ type run struct {
 	core  *core
 	scope shards.Shard
 	crew  *crew
-	// lifetime is the context that RunContext returns. It is cancelled when all handlers have returned.
+	// lifetime is the context that RunContext returns. It is cancelled when the run has ended, and its handlers have
+	// returned.
 	lifetime context.Context
 	finish   context.CancelFunc
 	// base is the parent of all handler contexts. It is cancelled with ErrRunEnded.
@@ -113,7 +114,7 @@ func (r *run) read(f func()) {
 	})
 }
 
-// hasEnded reports whether no more calls begin.
+// hasEnded reports whether endCalls has been called.
 func (r *run) hasEnded() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,7 +163,7 @@ func (r *run) resume() {
 	r.draining, r.idle = false, nil
 }
 
-// reportIdleLocked is called when a call has ended.
+// reportIdleLocked closes idle if no call is running.
 func (r *run) reportIdleLocked() {
 	if r.idle == nil || len(r.calls) > 0 {
 		return

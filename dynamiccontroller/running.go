@@ -199,10 +199,14 @@ func (c *DynamicController) endRun(r *run, releaseWatches func()) (left []string
 	case !await(timeout, released):
 		left = append(left, c.runningWatches(dropped.Load())...)
 	default:
+		known := len(left)
 		for _, p := range pending {
 			if !await(timeout, p.done) {
 				left = append(left, p.description)
 			}
+		}
+		if len(left) == known { // everything has just returned, so that the run ends at once
+			<-ended
 		}
 	}
 	if len(left) > 0 {

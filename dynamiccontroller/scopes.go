@@ -87,10 +87,10 @@ func (s *scopes) change(scope shards.Shard, n int) (local bool) {
 	return len(before) == 1 && slices.Equal(before, s.counts)
 }
 
-// narrowest returns the shard to which the type's watches with a bucket label are narrowed: the type's own shard in the
-// layout of the current scopes. Any shard that contains the type would be correct. The zero Shard does not narrow them.
-// It is used if all types are watched, because narrowing would then only add watches.
-func (s *scopes) narrowest(e *entry) shards.Shard {
+// bucketShard returns the shard to which the type's watches with a bucket label are narrowed: the type's own shard in
+// the layout of the current scopes. Any shard that contains the type would be correct. The zero Shard does not narrow
+// them. It is used if all types are watched, because narrowing would then only add watches.
+func (s *scopes) bucketShard(e *entry) shards.Shard {
 	if len(s.counts) == 0 { // until the next scope begins
 		return e.narrowed
 	}

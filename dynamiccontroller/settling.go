@@ -76,7 +76,8 @@ func (s *settling) newOwnWrites(reg *registration, in *run, id ObjectIdentifiers
 	return &ownWrites{reg: reg, run: in, registry: s.registry, id: id, limit: limit}
 }
 
-// wait ends the wait when the caches contain the writes, or the limit has been reached. The queue must hold the object.
+// wait adds an object, which the queue must hold, until the caches contain the writes or the limit has been reached. It
+// does not block.
 func (s *settling) wait(w *ownWrites) {
 	if s.add(w) && len(w.unknown) > 0 {
 		w.run.read(func() {

@@ -407,8 +407,8 @@ func (w *StandaloneWatch) eventHandler(ctx context.Context) typewatch.EventHandl
 			}
 		},
 		Changed: func(c typewatch.Change) {
-			e, ids := e.During(c), map[ObjectIdentifiers]struct{}{}
-			feed.Affected(e, c, func(_ *feed.Source, object *typewatch.Object) {
+			ids := map[ObjectIdentifiers]struct{}{}
+			feed.Affected(e, c, func(e feed.Environment, _ *feed.Source, object *typewatch.Object) {
 				for _, id := range w.ids(e, object) {
 					ids[id] = struct{}{}
 				}

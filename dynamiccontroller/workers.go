@@ -125,10 +125,11 @@ func (w *worker) work() {
 	}
 }
 
-// process reconciles an object in the run in which it was handed out, unless that run is over.
+// process reconciles an object in the run in which it was handed out, unless that run has ended or is draining.
 func (w *worker) process(id ObjectIdentifiers, by served, wait fairqueue.Wait[ObjectIdentifiers]) {
 	if !by.run.beginCall(w) {
-		// Reconcile the object in the next run. Without a delay, workers would spin until the queue's group is stopped.
+		// Reconcile the object in the next run, or when the run is resumed. Without a delay, workers would spin until the
+		// queue's group is stopped or drained.
 		by.reg.addInterrupted(id.NamespacedKey, CauseKind(wait.Cause.Kinds))
 		w.queue.Done(id)
 		return

@@ -38,6 +38,14 @@ func (c *control) interrupt(command kind) {
 	}
 }
 
+// prepare registers a request that waits before it is sent. It returns false if a command is pending.
+func (c *control) prepare(cancel context.CancelCauseFunc) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cancel = cancel
+	return c.command == noCommand
+}
+
 // begin registers a request. It returns false if a command is pending, so that the request must not be sent.
 func (c *control) begin(cancel context.CancelCauseFunc) bool {
 	c.mu.Lock()

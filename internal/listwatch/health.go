@@ -104,10 +104,9 @@ func (h *health) State() State {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.state
-	if s.ListingSince.IsZero() {
-		return s
+	if !s.ListingSince.IsZero() {
+		s.ListItems = int(h.progress.items.Load())
 	}
-	s.ListItems = int(h.progress.items.Load())
 	if h.waits {
 		s.Message = h.messageLocked(s.Err)
 	}

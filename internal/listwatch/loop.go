@@ -245,11 +245,14 @@ func (l *Loop) wait(ctx context.Context, delay time.Duration) bool {
 func (l *Loop) send(ctx context.Context, s step) outcome {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	if !l.control.prepare(cancel) {
+		return l.interrupted()
+	}
 	l.progress.queued.Store(true)
 	leave, err := l.options.Gate.enter(ctx, s.request)
 	l.progress.queued.Store(false)
 	if err != nil {
-		return outcome{kind: failed, err: err}
+		return l.failed(ctx, s.request, err)
 	}
 	if !l.control.begin(cancel) {
 		leave()

@@ -100,21 +100,20 @@ func (f *Feed) secondaryHandler(ctx context.Context, sec *secondary) typewatch.E
 
 // targetsOf returns the keys of the objects to reconcile because of a change to a secondary's object.
 func (f *Feed) targetsOf(e Environment, c typewatch.Change) (targets []string) {
-	if c.Old != nil && sourceOf(c.Old).Targets != nil || c.New != nil && sourceOf(c.New).Targets != nil {
-		e = e.During(c)
-	}
-	Affected(e, c, func(source *Source, object *typewatch.Object) {
+	Affected(e, c, func(e Environment, source *Source, object *typewatch.Object) {
 		targets = f.appendTargets(e, targets, source, object)
 	})
 	return targets
 }
 
 // Affected calls visit with each state of a changed object that determines what must be reconciled, and with the source
-// whose functions may be called with that state.
-func Affected(e Environment, c typewatch.Change, visit func(source *Source, object *typewatch.Object)) {
+// whose functions may be called with that state. The environment of visit carries the change, without a state that has
+// another form than the visited one.
+func Affected(e Environment, c typewatch.Change, visit func(e Environment, source *Source, object *typewatch.Object)) {
 	old := comparableOld(c)
 	if c.Old != nil && old == nil { // the earlier source determines what the old state affects
-		visit(sourceOf(c.Old), c.Old)
+		source := sourceOf(c.Old)
+		visit(e.during(source, typewatch.Change{Key: c.Key, Old: c.Old}), source, c.Old)
 	}
 	if !accepts(e, c) {
 		return
@@ -123,11 +122,13 @@ func Affected(e Environment, c typewatch.Change, visit func(source *Source, obje
 	if latest == nil {
 		latest = c.Old
 	}
+	source := sourceOf(latest)
+	e = e.during(source, typewatch.Change{Key: c.Key, Old: old, New: c.New})
 	if old != nil { // it can have been stored under an earlier source
-		visit(sourceOf(latest), old)
+		visit(e, source, old)
 	}
 	if c.New != nil {
-		visit(sourceOf(latest), c.New)
+		visit(e, source, c.New)
 	}
 }
 

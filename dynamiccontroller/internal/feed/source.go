@@ -69,9 +69,11 @@ func NewEnvironment(ctx context.Context, log logr.Logger, sub *typewatch.Subscri
 	return Environment{Context: ctx, Log: log, sub: sub}
 }
 
-// During returns an environment for functions that are called because of a change; see [ChangeFrom].
-func (e Environment) During(c typewatch.Change) Environment {
-	e.Context = &changeContext{e.Context, c}
+// during returns an environment for the functions of a source that are called because of a change; see [ChangeFrom].
+func (e Environment) during(source *Source, c typewatch.Change) Environment {
+	if source.Targets != nil {
+		e.Context = &changeContext{e.Context, c}
+	}
 	return e
 }
 

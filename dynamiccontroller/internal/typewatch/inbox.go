@@ -44,6 +44,7 @@ type delivery struct {
 	chunk   *chunk
 	view    View // of the objects in the chunk
 	known   []*Object
+	from    *existing // to which the objects belong
 	synced  bool
 	lost    bool
 	change  Change
@@ -201,9 +202,9 @@ func (b *inbox) next() (d delivery, ok bool) {
 	case !b.early.isEmpty():
 		d.change, d.f = b.early.next()
 	case e != nil && len(e.single) > 0:
-		d.known, e.single, d.isAgain = e.single[:1], e.single[1:], true
+		d.known, e.single, d.isAgain, d.from = e.single[:1], e.single[1:], true, e
 	case e != nil && e.next != nil:
-		d.chunk, d.view, e.next = e.next, e.view, e.next.next
+		d.chunk, d.view, d.from, e.next = e.next, e.view, e, e.next.next
 	case e != nil:
 		b.existing, d.synced = nil, true
 	case !b.changes.isEmpty():
@@ -257,9 +258,11 @@ func (b *inbox) endCall(d delivery, over bool) {
 	if over || d.isAgain || b.handler != d.handler {
 		return
 	}
-	switch e := b.existing; {
-	case len(d.known) > 0 && e != nil:
-		e.single = slices.Clone(d.known)
+	switch {
+	case len(d.known) > 0:
+		if b.existing == d.from { // otherwise, a later pass delivers the objects
+			d.from.single = slices.Clone(d.known)
+		}
 	case d.change.Key != "":
 		b.again = &d.change
 	}
