@@ -29,6 +29,8 @@ type Engine struct {
 	Statuses           []dynamiccontroller.TypeStatus
 	// Handlers contains the handlers for the served types.
 	Handlers map[schema.GroupVersionResource]dynamiccontroller.Handler
+	// ListErrs are returned by the method List of the listers of Lister.
+	ListErrs map[schema.GroupVersionResource]error
 	// SecondaryErr is returned by SecondaryLister, and StartErr by StartServingGVK.
 	SecondaryErr, StartErr error
 }
@@ -43,7 +45,7 @@ func NewEngine() *Engine {
 
 // Lister returns a lister for Objects.
 func (e *Engine) Lister(gvr schema.GroupVersionResource) (dynamiccontroller.Lister, error) {
-	return lister{cache.NewGenericLister(e.Objects, gvr.GroupResource())}, nil
+	return lister{cache.NewGenericLister(e.Objects, gvr.GroupResource()), e.ListErrs[gvr]}, nil
 }
 
 // SecondaryLister returns a lister for the objects in Secondary that have the type of the watch. Objects that are not
@@ -65,7 +67,7 @@ func (e *Engine) SecondaryLister(
 			return nil, err
 		}
 	}
-	return lister{cache.NewGenericLister(objects, key.GVR.GroupResource())}, nil
+	return lister{GenericLister: cache.NewGenericLister(objects, key.GVR.GroupResource())}, nil
 }
 
 // Enqueue records the objects.
@@ -121,7 +123,18 @@ func (e *Engine) Run(ctx context.Context) (requeues []time.Duration, err error) 
 }
 
 // lister reads an indexer.
-type lister struct{ cache.GenericLister }
+type lister struct {
+	cache.GenericLister
+
+	listErr error
+}
+
+func (l lister) List(selector labels.Selector) ([]runtime.Object, error) {
+	if l.listErr != nil {
+		return nil, l.listErr
+	}
+	return l.GenericLister.List(selector)
+}
 
 func (l lister) All(namespace string, selector labels.Selector) iter.Seq2[runtime.Object, error] {
 	if selector == nil {

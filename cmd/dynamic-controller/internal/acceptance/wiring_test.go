@@ -12,10 +12,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/test/platformtest"
 )
 
@@ -30,6 +32,8 @@ type cluster struct {
 func newCluster(t *testing.T, b *blueprint.Blueprint) *cluster {
 	t.Helper()
 	p, _ := newTestController(nil, nil, wheel, brake)
+	// The method survey, instead of a count, determines the instances.
+	p.instances.ListErrs = map[schema.GroupVersionResource]error{websites: dynamiccontroller.ErrNotSynced}
 	c := &cluster{testController: p, t: t, crds: crdfake.NewClientset()}
 	c.server = platformtest.NewServer(nil)
 	c.use(c.server, c.crds)
