@@ -73,7 +73,7 @@ func HistoryOf(ctx context.Context) int64 {
 	return 0
 }
 
-// beginCall reports whether a worker may call a handler. If it returns true, endCall must be called afterwards.
+// beginCall reports whether a worker can call a handler. If it returns true, endCall must be called afterwards.
 func (r *run) beginCall(w *worker) bool {
 	if r.isOver() {
 		return false
@@ -100,7 +100,7 @@ func (r *run) endCall(w *worker) (replaced bool) {
 	return replaced
 }
 
-// read calls f in a goroutine, unless the run has ended. As many can run at once as there are workers.
+// read calls f in a goroutine, unless the run has ended. At most Config.Workers reads run at once.
 func (r *run) read(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -435,7 +435,7 @@ func (w *StandaloneWatch) reconcileAfterLoss(e feed.Environment) {
 	}
 }
 
-// idsAfterLoss calls the function of AfterLoss. It returns false if there is none, or if it panics.
+// idsAfterLoss calls the function of AfterLoss. It returns false if no function is set, or if the function panics.
 func (w *StandaloneWatch) idsAfterLoss(e feed.Environment) (ids []ObjectIdentifiers, known bool) {
 	if w.afterLoss == nil {
 		return nil, false

@@ -53,7 +53,7 @@ type WatchStatus struct {
 	ListItems    int       // the items of that list that have arrived
 
 	WatchOpenSince time.Time // zero if the watch is not open
-	LastEvent      time.Time // when the last event, bookmark or list arrived; zero if there was none
+	LastEvent      time.Time // when the last event, bookmark or list arrived; zero before the first one
 	NextAttempt    time.Time // when the next request is due; zero if no delay is in progress
 	LastProblem    string    // the last error, even if it is over
 	LastProblemAt  time.Time // when it occurred

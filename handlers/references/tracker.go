@@ -30,7 +30,8 @@ type Config struct {
 	// WithLabelSelector and WithFieldSelector exclude objects. A transform must keep the labels. AfterLoss has no effect,
 	// because the Tracker passes its own.
 	WatchOptions func(gvr schema.GroupVersionResource) []dynamiccontroller.WatchesOption
-	// Hooks are called when something happens, for example to update metrics. By default, there are none.
+	// Hooks are called when a watch starts or stops, and for each event, for example to update metrics. By default, no
+	// hook is called.
 	Hooks Hooks
 }
 
