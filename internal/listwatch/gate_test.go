@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/go-logr/logr"
 )
 
 // A request waits for its turn, but not longer than the turns of requests that hang.
@@ -57,4 +59,41 @@ func enter(t *testing.T, g *Gate) (leave func()) {
 		t.Fatal(err)
 	}
 	return leave
+}
+
+// takeAll takes all turns of lists. They end after maxTurn.
+func takeAll(t *testing.T, g *Gate) {
+	t.Helper()
+	for range maxUnanswered {
+		enter(t, g)
+	}
+}
+
+// A loop sends no list before its turn. A command reaches it while it waits.
+func TestLoop_WaitsForItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, srv, store := NewGate(), &script{began: time.Now()}, &things{}
+		l := NewLoop(srv, store, Options{Log: logr.Discard(), Gate: g})
+		takeAll(t, g)
+		stop := start(l)
+		synctest.Wait()
+		if sent := srv.sent(); len(sent) > 0 {
+			t.Errorf("sent %q before its turn", sent)
+		}
+		time.Sleep(maxTurn)
+		synctest.Wait()
+		if phase := l.State().Phase; phase != Synced || len(g.lists) > 0 || len(g.watches) > 0 {
+			t.Errorf("%s; %d lists and %d watches count although they were answered", phase, len(g.lists), len(g.watches))
+		}
+		takeAll(t, g)
+		l.Relist()
+		synctest.Wait()
+		sent := len(srv.sent())
+		l.Vanish()
+		synctest.Wait()
+		if names, n := store.names(), len(srv.sent()); names != "" || n != sent {
+			t.Errorf("the type is gone: objects %q, %d requests while it waits", names, n-sent)
+		}
+		stop()
+	})
 }

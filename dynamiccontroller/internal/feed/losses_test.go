@@ -228,6 +228,7 @@ func TestLoses_WithAnotherSourceOrForm(t *testing.T) {
 	pool := idlePool()
 	first, second := Subscribe(pool, mappedGadgets(), nil), Subscribe(pool, mappedGadgets(), nil)
 	state := func(sub *typewatch.Subscription) *typewatch.Object { return objectOf(t, sub, []shape{labelled("x")}) }
+	changed := objectOf(t, second, []shape{labelled("y")})
 	record, err := objects.Encode(&opaque{}, objects.Metadata, "")
 	if err != nil {
 		t.Fatal(err)
@@ -242,6 +243,7 @@ func TestLoses_WithAnotherSourceOrForm(t *testing.T) {
 		"another source of the old state":  {state(first), state(second), nil, true},
 		"an earlier source, deleted":       {state(second), state(first), nil, true},
 		"an earlier source, and then this": {state(first), state(second), state(first), false},
+		"only the earlier source had it":   {state(second), state(first), changed, true},
 		"an object in decoded form":        {decoded, decoded, decoded, true},
 	} {
 		if got := Loses(test.dropped, typewatch.Change{Key: "g", Old: test.old, New: test.new}); got != test.want {
