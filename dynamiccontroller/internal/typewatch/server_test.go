@@ -261,7 +261,11 @@ func (s *server) list(
 	case s.refuseLists[projection] != nil:
 		return snapshot{}, s.refuseLists[projection]
 	case s.refuseIn[namespace] != nil:
-		return snapshot{}, s.refuseIn[namespace]
+		err := s.refuseIn[namespace]
+		s.mu.Unlock()
+		time.Sleep(time.Millisecond) // after the other namespaces have begun to list, so that each state is observed
+		s.mu.Lock()
+		return snapshot{}, err
 	case s.expired && options.ResourceVersion != "":
 		return snapshot{}, apierrors.NewResourceExpired("too old resource version")
 	case options.ResourceVersion == "0" && s.lagging != nil:
