@@ -27,10 +27,10 @@ type Config struct {
 	// the default delays, that takes about 40 minutes. With [NoRetries], an object is parked after its first failure. Any
 	// other negative value disables parking.
 	QueueMaxRetries int
-	// ShutdownTimeout is the maximum time that Run waits for handlers and watches after its context is cancelled. If
-	// handlers use up that time, Run waits for the watches for another second or another ShutdownTimeout, whichever is
-	// shorter. Defaults to 20 seconds, which is within the default grace period of Pods. With a negative value, Run waits
-	// without a limit.
+	// ShutdownTimeout is the maximum time that Run waits for handlers and watches after its context is cancelled. The
+	// watches end after the handlers. They have the rest of the time, but at least a second, or another ShutdownTimeout if
+	// that is shorter. Run can therefore take up to a second longer. Defaults to 20 seconds, which is within the default
+	// grace period of Pods. With a negative value, Run waits without a limit.
 	ShutdownTimeout time.Duration
 	// MinRetryDelay is the delay before the first retry. The delay doubles with each consecutive failure, up to
 	// MaxRetryDelay. Jitter adds up to 50% to each delay, except for the maximum delay, from which it subtracts up to 25%.
@@ -54,6 +54,18 @@ func (c Config) maxRetries() int {
 		return 0
 	}
 	return c.QueueMaxRetries
+}
+
+// minWatchTimeout is the time that watches have to end, even if handlers have used up ShutdownTimeout.
+const minWatchTimeout = time.Second
+
+// watchTimeout returns the time that the watches of a run have to end if its handlers have taken the given time. It is
+// negative if there is no limit.
+func (c Config) watchTimeout(handlers time.Duration) time.Duration {
+	if c.ShutdownTimeout < 0 {
+		return c.ShutdownTimeout
+	}
+	return max(c.ShutdownTimeout-handlers, min(c.ShutdownTimeout, minWatchTimeout))
 }
 
 // DefaultConfig returns a Config with every field set to its default.

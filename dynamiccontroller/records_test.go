@@ -356,6 +356,51 @@ func TestD11_ShutdownTimeoutBoundsTheShutdown(t *testing.T) {
 	})
 }
 
+// If handlers return just before ShutdownTimeout, watches and functions have another second.
+func TestD11_WatchesHaveTimeToEndAfterSlowHandlers(t *testing.T) {
+	const limit = 20 * time.Second
+	for name, test := range map[string]struct {
+		handler, predicate time.Duration // when they return
+		took               time.Duration
+		fails              bool
+	}{
+		"the predicate returns in time": {
+			handler: limit - time.Millisecond, predicate: limit + time.Second/2, took: limit + time.Second/2,
+		},
+		"the predicate hangs": {
+			handler: limit - time.Millisecond, predicate: time.Hour, took: limit - time.Millisecond + time.Second, fails: true,
+		},
+		"the predicate hangs, and the handler does not": {
+			handler: limit / 2, predicate: time.Hour, took: limit, fails: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1, ShutdownTimeout: limit})
+				release := make(chan struct{})
+				stop := f.start()
+				f.serve(f.types[0], func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+					<-ctx.Done()
+					time.Sleep(test.handler)
+					return nil
+				}, dynamiccontroller.WithPredicate(func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool {
+					<-release
+					return true
+				}))
+				f.controller.Enqueue(f.id(f.types[0], "a"))
+				f.put(f.types[0], "b")
+				began := time.Now()
+				time.AfterFunc(test.predicate, func() { close(release) })
+				err := stop()
+				if took := time.Since(began); took != test.took || (err != nil) != test.fails {
+					t.Errorf("the run ended after %s with %v, want %s", took, err, test.took)
+				}
+				<-release
+			})
+		})
+	}
+}
+
 func TestD8_ParkedObjectsAreReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex // guards parked

@@ -148,9 +148,9 @@ func (c *DynamicController) ledgerFrom(ctx context.Context) *writes.Ledger {
 }
 
 // endRun stops the calls, the watches and the event handlers, in that order, so that running handlers can still read
-// the caches. It waits for at most ShutdownTimeout. If the handlers use up that time, it waits up to one second longer
-// for the watches and the event handlers. It returns descriptions of everything that is still running, and a channel
-// that is closed when it has returned; nil if there is nothing. The run remains current until the watches and the event
+// the caches. It waits for the calls for at most ShutdownTimeout, and then for the watches and the event handlers for
+// at most Config.watchTimeout. It returns descriptions of everything that is still running, and a channel that is
+// closed when it has returned; nil if there is nothing. The run remains current until the watches and the event
 // handlers have ended.
 func (c *DynamicController) endRun(r *run, releaseWatches func()) (left []string, all <-chan struct{}) {
 	c.registry.beginEnd(r)
@@ -158,6 +158,7 @@ func (c *DynamicController) endRun(r *run, releaseWatches func()) (left []string
 		// The queue drops the waiting objects. Those that are not in the cache are kept for the next run.
 		reg.keepAbsent(reg.group.Stop()...)
 	}
+	began := time.Now()
 	timeout, stopTimer := withLimit(c.config.ShutdownTimeout)
 	defer stopTimer()
 	calls := r.endCalls()
@@ -172,10 +173,9 @@ func (c *DynamicController) endRun(r *run, releaseWatches func()) (left []string
 			left = append(left, reg.runningHandlers()...)
 		}
 		r.replaceWorkers()
-		var stopGrace context.CancelFunc
-		timeout, stopGrace = withLimit(min(c.config.ShutdownTimeout, time.Second))
-		defer stopGrace()
 	}
+	timeout, stopWatchTimer := withLimit(c.config.watchTimeout(time.Since(began)))
+	defer stopWatchTimer()
 	exited := c.crews.leave()
 	released := make(chan struct{})
 	var dropped atomic.Pointer[[]activity]
