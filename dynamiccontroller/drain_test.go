@@ -2,8 +2,10 @@ package dynamiccontroller_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,5 +150,60 @@ func TestDrainShard_EndsWithTheRun(t *testing.T) {
 			t.Errorf("without a run: %v", err)
 		}
 		d.controller.ResumeShard(0, 2)
+	})
+}
+
+// A call to DrainShard does not wait for handlers any more once the shard has been resumed.
+func TestDrainShard_FailsIfTheShardIsResumed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDraining(t)
+		stop := d.runShard(0)
+		d.begin()
+		first, second := d.drain(time.Hour), d.drain(time.Hour)
+		d.controller.ResumeShard(0, 2)
+		synctest.Wait()
+		for _, drained := range []<-chan error{first, second} {
+			select {
+			case err := <-drained:
+				if !errors.Is(err, dynamiccontroller.ErrShardResumed) {
+					t.Errorf("got %v, want ErrShardResumed", err)
+				}
+			default:
+				t.Error("DrainShard waits although the shard was resumed")
+			}
+		}
+		d.enqueue(0, "a")
+		d.c.want(t, "after the drain was ended", named("a"))
+		again := d.drain(time.Hour)
+		close(d.release)
+		if err := <-again; err != nil {
+			t.Errorf("the next drain: %v", err)
+		}
+		d.controller.ResumeShard(0, 2)
+		stop()
+	})
+}
+
+// A drain and a resume take effect one after the other: the shard is then either drained or resumed as a whole. An
+// object that only one of the run and the queue held back would be retried after a second.
+func TestDrainShard_IsSerializedWithResumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDraining(t)
+		stop := d.runShard(0)
+		for range 200 {
+			var users sync.WaitGroup
+			users.Go(func() {
+				err := d.controller.DrainShard(t.Context(), 0, 2)
+				if err != nil && !errors.Is(err, dynamiccontroller.ErrShardResumed) {
+					t.Error(err)
+				}
+			})
+			users.Go(func() { d.controller.ResumeShard(0, 2) })
+			users.Wait()
+			d.enqueue(0, "a")
+			d.controller.ResumeShard(0, 2)
+			d.c.want(t, "after the last resume", named("a"))
+		}
+		stop()
 	})
 }

@@ -59,10 +59,13 @@ var (
 	// ErrAlreadyRunning is returned by Run and RunWatches if they are already running for any of the same types, or for a
 	// shard with another count, or if user code of an earlier run, other than handlers, is still running.
 	ErrAlreadyRunning = errors.New("already running, or user code of an earlier run is still running")
-	// ErrStillRunning is wrapped by the errors of Run and StopServiceGVK if they return while handlers, watches or other
-	// functions are still running. The error lists them. An error of Run that wraps it also has the method Returned; see
-	// [DynamicController.Run].
+	// ErrStillRunning is wrapped by the errors of Run, StopServiceGVK and DrainShard if they return while handlers,
+	// watches or other functions are still running. The error lists them. An error of Run that wraps it also has the
+	// method Returned; see [DynamicController.Run].
 	ErrStillRunning = errors.New("still running")
+	// ErrShardResumed is wrapped by the error of DrainShard if ResumeShard has been called before the running handlers
+	// have returned. Handlers can be called again.
+	ErrShardResumed = errors.New("the shard was resumed")
 )
 
 // invalid makes a non-nil error match ErrInvalidOptions, without changing its text.

@@ -209,16 +209,33 @@ func (g *registry) removeRun(r *run) {
 	delete(g.runs, r.scope)
 }
 
-// setDraining makes the queue hold back the objects of the run's registrations, or ends this.
-func (g *registry) setDraining(r *run, draining bool) {
+// drain prevents further calls of the run of a scope, and makes the queue hold back the objects of its registrations,
+// until resume is called. It returns the registrations, and nil if there is no run. Drains and resumes are serialized,
+// so that the run and its registrations agree.
+func (g *registry) drain(scope shards.Shard) (d *drain, served []*registration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	in := g.runs[r.scope]
-	if in == nil || in.run != r {
-		return
+	in := g.runs[scope]
+	if in == nil {
+		return nil, nil
 	}
-	in.draining = draining
-	for reg := range in.registrations {
+	in.setDraining(true)
+	return in.run.drain(), slices.Collect(maps.Keys(in.registrations))
+}
+
+// resume ends a drain of the run of a scope.
+func (g *registry) resume(scope shards.Shard) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if in := g.runs[scope]; in != nil {
+		in.run.resume()
+		in.setDraining(false)
+	}
+}
+
+func (s *activeRun) setDraining(draining bool) {
+	s.draining = draining
+	for reg := range s.registrations {
 		reg.group.Drain(draining)
 	}
 }

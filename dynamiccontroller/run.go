@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 	"github.com/dynamic-controller/engine/internal/shards"
 	"github.com/dynamic-controller/engine/internal/writes"
 )
@@ -36,10 +37,15 @@ type run struct {
 	mu       sync.Mutex       // guards the fields below
 	calls    map[*worker]bool // workers that are calling a handler, and whether they have been replaced
 	ended    bool             // no more calls begin
-	draining bool             // no more calls begin until the run is resumed
-	idle     chan struct{}    // closed when no call is running while the run is draining; nil otherwise
+	draining *drain           // not nil if no more calls begin until the run is resumed
 	reads    sync.WaitGroup   // of objects whose state is unknown after a call; none begins after ended was set
 	done     chan struct{}    // closed when the run has ended and all calls have returned
+}
+
+// drain is the time during which a run is draining; see DrainShard.
+type drain struct {
+	idle    chan struct{} // closed when no call is running any more
+	resumed chan struct{} // closed when the run is resumed
 }
 
 // runKey is the context key for the run that calls a handler.
@@ -80,7 +86,7 @@ func (r *run) beginCall(w *worker) bool {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ended || r.draining {
+	if r.ended || r.draining != nil {
 		return false
 	}
 	r.calls[w] = false
@@ -145,32 +151,30 @@ func (r *run) replaceWorkers() {
 	}
 }
 
-// drain prevents further calls. The returned channel is closed when no call is running.
-func (r *run) drain() (idle <-chan struct{}) {
+// drain prevents further calls until resume is called.
+func (r *run) drain() *drain {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.draining = true
-	if r.idle == nil {
-		r.idle = make(chan struct{})
+	if r.draining == nil {
+		r.draining = &drain{idle: make(chan struct{}), resumed: make(chan struct{})}
 		r.reportIdleLocked()
 	}
-	return r.idle
+	return r.draining
 }
 
+// resume ends a drain, if the run is draining.
 func (r *run) resume() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.draining, r.idle = false, nil
+	if r.draining != nil {
+		close(r.draining.resumed)
+		r.draining = nil
+	}
 }
 
-// reportIdleLocked closes idle if no call is running.
+// reportIdleLocked reports to a drain that no call is running.
 func (r *run) reportIdleLocked() {
-	if r.idle == nil || len(r.calls) > 0 {
-		return
-	}
-	select {
-	case <-r.idle:
-	default:
-		close(r.idle)
+	if r.draining != nil && len(r.calls) == 0 && !typewatch.IsClosed(r.draining.idle) {
+		close(r.draining.idle)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 	"github.com/dynamic-controller/engine/internal/shards"
 )
 
@@ -29,26 +30,26 @@ func BucketOf(gr schema.GroupResource) string { return shards.Bucket(gr) }
 
 // DrainShard prevents further handler calls for the types of a shard, and waits until the running ones have returned.
 // Their contexts are not cancelled. Package replica calls it before it moves the shard to another replica. If ctx is
-// cancelled first, DrainShard returns an error that lists the handlers that are still running. In any case, no further
-// handlers are called for the shard until [DynamicController.ResumeShard] is called, or until the next run.
+// cancelled first, DrainShard returns an error that wraps [ErrStillRunning] and lists the handlers that are still
+// running. No further handlers are called for the shard until [DynamicController.ResumeShard] is called, or until the
+// next run. If ResumeShard is called first, DrainShard returns [ErrShardResumed].
 //
 // DrainShard returns nil if no run serves the shard. A run without shards serves the shard with index 0 of 1.
 func (c *DynamicController) DrainShard(ctx context.Context, index, count int) error {
-	r, regs := c.registry.runOf(shards.Shard{Index: index, Count: count})
-	if r == nil {
+	d, regs := c.registry.drain(shards.Shard{Index: index, Count: count})
+	if d == nil {
 		return nil
 	}
-	c.registry.setDraining(r, true)
-	idle := r.drain()
 	select {
-	case <-idle:
-		return nil
+	case <-d.idle:
+	case <-d.resumed:
 	case <-ctx.Done():
 	}
-	select {
-	case <-idle: // select can choose any of the two
+	switch { // select can choose any of those that are closed
+	case typewatch.IsClosed(d.resumed):
+		return fmt.Errorf("drain shard %d of %d: %w", index, count, ErrShardResumed)
+	case typewatch.IsClosed(d.idle):
 		return nil
-	default:
 	}
 	var running []string
 	for _, reg := range regs {
@@ -57,12 +58,10 @@ func (c *DynamicController) DrainShard(ctx context.Context, index, count int) er
 	return fmt.Errorf("drain shard %d of %d: %w: %s", index, count, ErrStillRunning, enumerate(running))
 }
 
-// ResumeShard ends the effect of [DynamicController.DrainShard].
+// ResumeShard ends the effect of [DynamicController.DrainShard]. Calls to DrainShard for the shard that have not
+// returned fail with [ErrShardResumed], because handlers can be called again.
 func (c *DynamicController) ResumeShard(index, count int) {
-	if r, _ := c.registry.runOf(shards.Shard{Index: index, Count: count}); r != nil {
-		r.resume()
-		c.registry.setDraining(r, false)
-	}
+	c.registry.resume(shards.Shard{Index: index, Count: count})
 }
 
 // ShardLoad returns what the run of a shard costs: the number of objects in its caches, and since the run began, the

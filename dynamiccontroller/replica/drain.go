@@ -21,7 +21,7 @@ type ShardDrainer interface {
 	// DrainShard prevents further work for the shard, and waits until the running work has returned. It returns an error
 	// if ctx is cancelled first. Each call is followed by one of ResumeShard, also after a move.
 	DrainShard(ctx context.Context, index, count int) error
-	// ResumeShard allows work for the shard again. It must not block.
+	// ResumeShard allows work for the shard again. It must not block. It is not called while DrainShard is running.
 	ResumeShard(index, count int)
 }
 
