@@ -3,11 +3,13 @@ package dynamiccontroller
 import (
 	"fmt"
 	"slices"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/feed"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+	"github.com/dynamic-controller/engine/internal/shards"
 )
 
 // Leftovers returns a function. The function describes what the controller still holds for the registration that was
@@ -72,3 +74,22 @@ func (c *DynamicController) BlockChanges(gvr schema.GroupVersionResource) (unblo
 
 // SetServer sets the API server to which writes are waited for, as NewForConfig does.
 func (c *DynamicController) SetServer(server string) { c.server = server }
+
+// TouchLocks locks and unlocks each of the controller's own locks, except those of standalone watches, which no read
+// takes. It blocks while one of them is held.
+func (c *DynamicController) TouchLocks() {
+	touch := func(l sync.Locker) {
+		l.Lock()
+		defer l.Unlock()
+	}
+	for _, l := range []sync.Locker{&c.registry.mu, &c.crews.mu, &c.sessions.mu, &c.settling.checks, &c.settling.mu} {
+		touch(l)
+	}
+	for reg := range c.registry.registered() {
+		touch(&reg.mu)
+	}
+	if r, _ := c.registry.runOf(shards.Whole); r != nil {
+		touch(&r.mu)
+		touch(&r.meter.mu)
+	}
+}

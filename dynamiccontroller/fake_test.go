@@ -152,8 +152,18 @@ func (f *fixture) uid(gvr schema.GroupVersionResource, name string) types.UID {
 	return types.UID(gvr.Resource + "/" + name)
 }
 
-// put creates or updates an object and returns its new version. The first of the owners is its controller.
+// put creates or updates an object, and waits until this has been processed. It returns the object's new version. The
+// first of the owners is its controller.
 func (f *fixture) put(
+	gvr schema.GroupVersionResource, name string, owners ...dynamiccontroller.ObjectIdentifiers,
+) (version string) {
+	f.t.Helper()
+	defer synctest.Wait()
+	return f.write(gvr, name, owners...)
+}
+
+// write is like put, but does not wait.
+func (f *fixture) write(
 	gvr schema.GroupVersionResource, name string, owners ...dynamiccontroller.ObjectIdentifiers,
 ) (version string) {
 	f.t.Helper()
@@ -183,7 +193,6 @@ func (f *fixture) put(
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	synctest.Wait()
 	return version
 }
 

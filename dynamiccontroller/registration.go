@@ -60,12 +60,13 @@ type registration struct {
 // newRegistration returns a registration without a group and a feed. The caller must open it. The function forget is
 // called once, when the registration has ended.
 func newRegistration(
-	c *core, gvr schema.GroupVersionResource, metricsForgotten <-chan struct{}, forget func(*registration),
+	c *core, gvr schema.GroupVersionResource, log logr.Logger, metricsForgotten <-chan struct{},
+	forget func(*registration),
 ) *registration {
 	reg := &registration{
 		core:             c,
 		gvr:              gvr,
-		log:              c.logOf(gvr),
+		log:              log,
 		attempts:         attempts.NewTable(),
 		metricsForgotten: metricsForgotten,
 		stopped:          make(chan struct{}),

@@ -14,7 +14,7 @@ import (
 // registry holds which types are served, and which runs and calls to RunWatches are current. It decides which run
 // serves a type, and whether the type is watched. Its lock makes these decisions one step with their effects on the
 // registrations, so that a type that is registered while a run begins is attached once. The lock is never held while
-// calling the API server or user code, apart from log sinks, or while waiting.
+// calling the API server or user code, log sinks included, or while waiting.
 type registry struct {
 	mu     sync.RWMutex // guards the fields below, and those of entries, active runs and scopes
 	types  map[schema.GroupVersionResource]*entry

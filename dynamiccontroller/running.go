@@ -103,13 +103,17 @@ func releaseAfter(attached []<-chan struct{}, release func()) {
 // once the existing registrations have been attached. StartServingGVK attaches later ones.
 func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err error) {
 	var replays map[*StandaloneWatch]*replay
+	started := false
 	begin := func(watches []*StandaloneWatch) {
 		replays = newReplays(watches)
-		r.crew = c.crews.join() // before attaching, which would otherwise delay the first reconcile
+		r.crew, started = c.crews.join() // before attaching, which would otherwise delay the first reconcile
 	}
 	attached, err = c.registry.addRun(r, begin, func(r *run, reg *registration) <-chan struct{} {
 		return c.attach(r, reg, replays)
 	})
+	if started { // logged here, because the registry was locked before
+		c.log.Info("Starting workers", keyWorkers, c.config.Workers)
+	}
 	for w, p := range replays {
 		w.attach(r, p)
 	}
@@ -126,6 +130,7 @@ func (c *DynamicController) attach(
 		others = append(others, w.sub)
 	}
 	return reg.feed.Attach(others, func() context.Context {
+		reg.group.Assign() // here, because it calls the function of WithFlow
 		ctx := reg.enter(r.base, r)
 		if r.ending.Load() {
 			return nil

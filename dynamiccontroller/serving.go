@@ -75,8 +75,9 @@ func (c *DynamicController) newServeOptions(
 
 // register creates or changes a registration. Once the registration's subscriptions have been updated, done is closed.
 func (c *DynamicController) register(next *serveOptions) (reg *registration, done <-chan struct{}) {
+	log := c.logOf(next.gvr) // here, because the registry is locked when create is called
 	create := func(forgotten <-chan struct{}) *registration {
-		return newRegistration(c.core, next.gvr, forgotten, c.forget)
+		return newRegistration(c.core, next.gvr, log, forgotten, c.forget)
 	}
 	return c.registry.register(next, create, func(r *run, reg *registration) (attached <-chan struct{}) {
 		return c.attach(r, reg, nil)

@@ -179,21 +179,31 @@ func (s *settling) work(stop <-chan struct{}) {
 
 // check checks all waits, and returns the earliest limit of the remaining ones.
 func (s *settling) check(now time.Time) (limit time.Time, waiting bool) {
+	lagging, limit, waiting := s.checkAll(now)
+	lags := map[*registration]int{}
+	for _, w := range lagging { // without a lock, because lags are logged
+		lags[w.reg]++
+		w.reg.countWriteLag(w.id.NamespacedKey, w.lacking())
+	}
+	for reg, n := range lags {
+		go reg.reportWriteLags(n) // because other objects wait
+	}
+	return limit, waiting
+}
+
+// checkAll is like check. It returns the waits that have reached their limit, which it does not report.
+func (s *settling) checkAll(now time.Time) (lagging []*ownWrites, limit time.Time, waiting bool) {
 	s.checks.Lock()
 	defer s.checks.Unlock()
 	s.mu.Lock()
 	all := s.waiting
 	s.mu.Unlock()
-	ended, lags := false, map[*registration]int{}
+	ended := false
 	for _, w := range all { // without the lock, because workers add others
 		if w.check(now) {
-			lags[w.reg]++
-			w.reg.countWriteLag(w.id.NamespacedKey, w.lacking())
+			lagging = append(lagging, w)
 		}
 		ended = ended || w.over.Load()
-	}
-	for reg, n := range lags {
-		go reg.reportWriteLags(n) // because other objects wait
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,8 +211,8 @@ func (s *settling) check(now time.Time) (limit time.Time, waiting bool) {
 		s.removeLocked()
 	}
 	if len(s.waiting) == 0 {
-		return limit, false
+		return lagging, limit, false
 	}
 	byLimit := func(a, b *ownWrites) int { return a.limit.Compare(b.limit) }
-	return slices.MinFunc(s.waiting, byLimit).limit, true
+	return lagging, slices.MinFunc(s.waiting, byLimit).limit, true
 }

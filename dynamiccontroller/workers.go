@@ -34,15 +34,15 @@ type crews struct {
 	runs    int
 }
 
-// join returns the crew for a run that begins. It starts the workers for the first run.
-func (c *crews) join() *crew {
+// join returns the crew for a run that begins. It starts the workers for the first run, and reports whether it has.
+func (c *crews) join() (joined *crew, started bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.runs == 0 {
+	if started = c.runs == 0; started {
 		c.current = c.start()
 	}
 	c.runs++
-	return c.current
+	return c.current, started
 }
 
 // leave must be called when the calls of a run have returned, or when the run no longer waits for them. The workers of
@@ -60,7 +60,6 @@ func (c *crews) leave() (exited <-chan struct{}) {
 }
 
 func startCrew(c *core, registry *registry, settling *settling) *crew {
-	c.log.Info("Starting workers", keyWorkers, c.config.Workers)
 	w := &crew{core: c, registry: registry, settling: settling, stop: make(chan struct{})}
 	c.queue.Restart()
 	for range c.config.Workers {

@@ -2,6 +2,7 @@ package fairqueue
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -262,6 +263,55 @@ func TestFlow_ChangesWhileAnItemIsAdded(t *testing.T) {
 	}
 }
 
+// Items that are running when the group is opened again count toward the limits of their flows once they are assigned.
+func TestFlow_AssignsItemsOfAnEarlierOpening(t *testing.T) {
+	q, group := openWithFlows(testOptions{})
+	group.Add(Live, "a/x/0", "a/y/0")
+	for range 2 {
+		q.Get()
+	}
+	group = q.Open("a", "a", testOptions{FlowConcurrency: 1, FlowsOf: each(flowOf)})
+	group.Pause()
+	group.Add(Live, "a/x/1", "a/z/0")
+	group.Assign()
+	group.Resume()
+	if got := process(t, q); got != "a/z/0" {
+		t.Errorf("got %s, want the item whose flow has none running", got)
+	}
+	q.mu.Lock()
+	if names := slices.Sorted(maps.Keys(q.groups["a"].flows.named)); !slices.Equal(names, []string{"x", "y"}) {
+		t.Errorf("got the flows %q", names)
+	}
+	q.mu.Unlock()
+	q.Done("a/x/0")
+	if got := process(t, q); got != "a/x/1" {
+		t.Errorf("got %s, want the item whose flow was at its limit", got)
+	}
+	q.Done("a/y/0")
+	q.ShutDown()
+}
+
+// If the function changes while items are assigned, they are assigned by the new one.
+func TestFlow_ChangesWhileItemsAreAssigned(t *testing.T) {
+	q, group := openWithFlows(testOptions{})
+	group.Add(Live, "a/x/0")
+	q.Get()
+	changed := false
+	group = q.Open("a", "a", testOptions{FlowsOf: each(func(string) string {
+		if !changed {
+			changed = true
+			group.Configure(testOptions{FlowsOf: each(func(string) string { return "new" })})
+		}
+		return "old"
+	})})
+	group.Assign()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if name := q.groups["a"].items["a/x/0"].flow.name; !changed || name != "new" {
+		t.Errorf("the item is in flow %q", name)
+	}
+}
+
 // A panic of FlowsOf leaves the queue usable.
 func TestFlow_PanicsLeaveTheQueueUsable(t *testing.T) {
 	q := newTestQueue()
@@ -283,10 +333,17 @@ func TestFlow_PanicsLeaveTheQueueUsable(t *testing.T) {
 	group.Configure(testOptions{})
 	group.Add(Live, "a/y/0")
 	mustPanic("Configure", func() { group.Configure(panics) })
-	mustPanic("Open", func() { q.Open("a", "a", panics) })
 	if got := process(t, q); got != "a/y/0" {
 		t.Errorf("got %s, want the item that was added before", got)
 	}
+	group.Add(Live, "a/y/0")
+	if _, shutdown := q.Get(); shutdown {
+		t.Fatal("the queue is shut down")
+	}
+	group = q.Open("a", "a", panics) // the item is still running
+	mustPanic("Assign", group.Assign)
+	q.Done("a/y/0")
+	group.Assign()
 }
 
 // The memory of many flows is released when they are empty.

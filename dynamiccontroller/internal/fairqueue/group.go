@@ -25,9 +25,10 @@ type Stats struct {
 }
 
 // Open opens a group, so that it accepts items. Next returns value together with each item of the group. If the group
-// is already open, its items are dropped and the previous handle becomes invalid.
+// is already open, its items are dropped and the previous handle becomes invalid. Open does not call Options.FlowsOf.
+// If items of an earlier opening can be running or settling, Assign must be called before the group is resumed.
 func (q *Queue[T, K, N, V]) Open(key K, value V, options Options[T, N]) Group[T, K, N, V] {
-	assigned := q.lockAndAssign(key, options.FlowsOf)
+	q.mu.Lock()
 	defer q.mu.Unlock()
 	g := q.groups[key]
 	if g == nil {
@@ -38,7 +39,7 @@ func (q *Queue[T, K, N, V]) Open(key K, value V, options Options[T, N]) Group[T,
 	g.openings++
 	q.clearLocked(g)
 	g.opening = &opening[T, K, N, V]{g: g, number: g.openings, value: value}
-	q.configureLocked(g, options, assigned)
+	q.configureLocked(g, options, nil)
 	return Group[T, K, N, V]{q: q, opening: g.opening}
 }
 
@@ -68,6 +69,29 @@ func (h Group[T, K, N, V]) Configure(options Options[T, N]) {
 	h.q.configureLocked(g, options, assigned)
 	h.q.placeLocked(g)
 	h.q.wakeLocked()
+}
+
+// Assign assigns the group's items to flows again. It must be called after Open. Until then, items that were running or
+// settling before belong to the flow "".
+func (h Group[T, K, N, V]) Assign() {
+	if h.opening == nil {
+		return
+	}
+	q, g := h.q, h.opening.g
+	var used *flows[T, K, N, V]
+	var assigned map[N]string
+	q.mu.Lock()
+	for !h.endedLocked() && g.flows.of != nil && g.flows != used {
+		used = g.flows
+		q.mu.Unlock()
+		assigned = q.lockAndAssign(g.key, used.of)
+	}
+	defer q.mu.Unlock()
+	if !h.endedLocked() && g.flows.of != nil {
+		q.setFlowsLocked(g, used.of, assigned)
+		q.placeLocked(g)
+		q.wakeLocked()
+	}
 }
 
 // configureLocked sets the options of the current opening. assigned are the flows of the group's items.

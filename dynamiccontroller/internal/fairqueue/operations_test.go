@@ -34,7 +34,9 @@ func newPair(groups []string) *pair {
 }
 
 func (p *pair) open(name string, options testOptions) {
-	p.opened[name] = append(p.opened[name], p.q.Open(name, name, options))
+	opened := p.q.Open(name, name, options)
+	opened.Assign()
+	p.opened[name] = append(p.opened[name], opened)
 	p.m.open(name, options)
 }
 
