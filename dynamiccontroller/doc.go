@@ -62,8 +62,8 @@
 //   - target.go: from a registration to the queue. queue.go: options and rate limiters of the queue, which is in
 //     internal/fairqueue. cause.go: why a handler is called.
 //   - watch.go: Owns, Watches, AddWatches and RemoveWatches. standalone.go: standalone watches. eventhandler.go: events
-//     without a queue. object.go: what predicates and MapFuncs receive. internal/feed: a registration's subscriptions,
-//     its initial sync, and when a swap takes effect.
+//     without a queue. independent.go: what these two have in common. object.go: what predicates and MapFuncs receive.
+//     internal/feed: a registration's subscriptions, its initial sync, and when a swap takes effect.
 //   - internal/typewatch: watches, joining a shared one, replacing one, and delivering changes. internal/objects: their
 //     caches. internal/recordclient: their requests.
 //   - options.go: serve options and options of watches. config.go: Config and the controller's options. handler.go:

@@ -2,11 +2,9 @@ package dynamiccontroller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/feed"
@@ -36,12 +34,9 @@ type EventHandler struct {
 
 // EventHandlerRegistration is an event handler that has been added. Its methods are safe for concurrent use.
 type EventHandlerRegistration struct {
-	sub     *typewatch.Subscription
-	log     logr.Logger
-	key     WatchKey
+	independentWatch
+
 	handler EventHandler
-	cancel  context.CancelFunc
-	removed <-chan struct{} // closed when Remove has been called
 
 	mu        sync.Mutex      // guards the fields below
 	delivered <-chan struct{} // the session whose existing objects have been delivered; see typewatch.Subscription.Synced
@@ -65,34 +60,18 @@ type EventHandlerRegistration struct {
 func (c *DynamicController) AddEventHandler(
 	gvr schema.GroupVersionResource, handler EventHandler, opts ...WatchesOption,
 ) (*EventHandlerRegistration, error) {
-	noKeys := func(context.Context, Object) []string { return nil } // so that functions are called without locks
-	options := newWatches(&secondaryOptions{key: WatchKey{GVR: gvr}, mapFunc: noKeys}, opts)
-	if err := c.checkEventHandler(handler, options); err != nil {
+	options := independentOptions(gvr)
+	if handler.OnAdd == nil && handler.OnUpdate == nil && handler.OnDelete == nil {
+		options.reject("the handler has no functions")
+	}
+	watch, source, lifetime, err := c.newIndependentWatch("the event handler for "+nameOf(gvr), options, opts)
+	if err != nil {
 		return nil, fmt.Errorf("add an event handler for %s: %w", nameOf(gvr), err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	r := &EventHandlerRegistration{
-		log: c.logOf(gvr), key: options.Key(), handler: handler, cancel: cancel, removed: ctx.Done(),
-		changed: make(chan struct{}),
-	}
-	r.sub = feed.Subscribe(c.pool, options.options.asFeed, nil)
-	r.sub.Attach(r.eventHandler(ctx))
+	r := &EventHandlerRegistration{independentWatch: watch, handler: handler, changed: make(chan struct{})}
+	r.sub = feed.Subscribe(c.pool, source, nil)
+	r.sub.Attach(r.eventHandler(lifetime))
 	return r, nil
-}
-
-func (c *DynamicController) checkEventHandler(handler EventHandler, options Watch) error {
-	switch {
-	case c.configErr != nil:
-		return c.configErr
-	case handler.OnAdd == nil && handler.OnUpdate == nil && handler.OnDelete == nil:
-		return invalid(errors.New("the handler has no functions"))
-	case options.err() != nil:
-		return options.err()
-	case options.Key().BucketLabel != "":
-		return invalid(errors.New("WithBucketLabel is not supported, because the watch belongs to no shard"))
-	default:
-		return c.source.Check(options.options.watch.Projection)
-	}
 }
 
 // eventHandler returns the event handler of the subscription.
@@ -145,67 +124,24 @@ func (r *EventHandlerRegistration) call(e feed.Environment, name string, exists 
 	}
 }
 
-// Key returns a key that describes the watch. Several registrations can have equal keys.
-func (r *EventHandlerRegistration) Key() WatchKey { return r.key }
-
 // HasSynced reports whether OnAdd has been called for all existing objects since Run or RunWatches began.
-func (r *EventHandlerRegistration) HasSynced() bool {
-	synced, _ := r.hasSynced()
-	return synced
-}
-
-// hasSynced also returns a channel that is closed when the result can have changed.
-func (r *EventHandlerRegistration) hasSynced() (synced bool, changed <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.delivered != nil && r.delivered == r.sub.Synced() && !typewatch.IsClosed(r.removed), r.changed
-}
+func (r *EventHandlerRegistration) HasSynced() bool { return !r.hasEnded() && r.beforeSync() == nil }
 
 // WaitForSync waits until HasSynced returns true. If ctx is cancelled first, the error is its cause. If the handler has
 // been removed, the error is [ErrNotServed]. WaitForSync must not be called by the handler.
-func (r *EventHandlerRegistration) WaitForSync(ctx context.Context) (err error) {
-	for err == nil {
-		synced, changed := r.hasSynced()
-		if synced {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		case <-r.removed:
-			err = ErrNotServed
-		}
-	}
-	if typewatch.IsClosed(r.removed) {
-		err = ErrNotServed
-	}
-	return fmt.Errorf("wait for the event handler for %s: %w", nameOf(r.key.GVR), err)
+func (r *EventHandlerRegistration) WaitForSync(ctx context.Context) error {
+	return r.waitUntil(ctx, r.beforeSync)
 }
 
-// Status returns the status of the watch.
-func (r *EventHandlerRegistration) Status() WatchStatus { return watchStatusOf(r.sub) }
-
-// RunningFunction returns the function of the handler, or the predicate, that has been running for the longest time. It
-// returns nil if none has been running for more than a second.
-func (r *EventHandlerRegistration) RunningFunction() *RunningFunction {
-	var status TypeStatus
-	status.addRunning(r.sub, " of "+nameOf(r.key.GVR))
-	return status.RunningFunction
-}
-
-// Lister returns a lister that reads the cache of the watch. After Remove, the cache is no longer updated.
-func (r *EventHandlerRegistration) Lister() SecondaryLister {
-	find := func() (typewatch.View, error) { return r.sub.View(), nil }
-	return secondaryLister{lister: lister{gvr: r.key.GVR, find: find, addIndexes: r.addIndexes}}
-}
-
-func (r *EventHandlerRegistration) addIndexes(indexes *typewatch.Indexes) (done <-chan struct{}, err error) {
-	if typewatch.IsClosed(r.removed) {
-		return nil, fmt.Errorf("the event handler for %s: %w", nameOf(r.key.GVR), ErrNotServed)
+// beforeSync returns a channel that is closed when the existing objects of another session have been delivered. It
+// returns nil if those of the current one have.
+func (r *EventHandlerRegistration) beforeSync() (changed <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.delivered != nil && r.delivered == r.sub.Synced() {
+		return nil
 	}
-	r.sub.AddIndexes(indexes)
-	return closedAfter(func() {}), nil
+	return r.changed
 }
 
 // Remove ends the delivery, and waits for a running function to return, and for the watch to end unless it is shared.
@@ -213,10 +149,6 @@ func (r *EventHandlerRegistration) addIndexes(indexes *typewatch.Indexes) (done 
 // from a call that has begun, no function is called afterwards. Remove can be called more than once. The handler itself
 // can call it with a context that is cancelled.
 func (r *EventHandlerRegistration) Remove(ctx context.Context) error {
-	r.cancel()
-	r.sub.Close()
-	if !await(ctx, r.sub.Ended()) {
-		return fmt.Errorf("remove the event handler for %s: %w", nameOf(r.key.GVR), context.Cause(ctx))
-	}
-	return nil
+	r.end()
+	return r.close(ctx, "remove")
 }

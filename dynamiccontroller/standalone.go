@@ -2,13 +2,11 @@ package dynamiccontroller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
@@ -24,15 +22,15 @@ import (
 type MapAnyFunc func(ctx context.Context, object Object) []ObjectIdentifiers
 
 // StandaloneWatch is a watch that belongs to no single type; see [DynamicController.StartWatch]. Its methods are safe
-// for concurrent use.
+// for concurrent use. Until one of its functions returns, the watch triggers no reconciles, and can delay the initial
+// reconciles of all types by up to ten seconds. This does not apply to the function of an index, for which only readers
+// of the index wait.
 type StandaloneWatch struct {
+	independentWatch
+
 	registry  *registry
-	log       logr.Logger
-	key       WatchKey
-	source    *feed.Source
 	mapFunc   MapAnyFunc
 	afterLoss func(context.Context) []ObjectIdentifiers // nil if there is no AfterLoss
-	sub       *typewatch.Subscription
 
 	mu sync.Mutex // guards the fields below
 	// attached holds the runs to which the watch delivers objects.
@@ -44,7 +42,6 @@ type StandaloneWatch struct {
 	cancel    context.CancelFunc // ends the context of the event handler; nil while there is no event handler
 	detaching <-chan struct{}    // closed when the last event handler has been removed
 	detached  chan struct{}      // closed and replaced when a run has been removed from attached
-	stopped   chan struct{}      // closed by Stop
 }
 
 // attachment is the delivery of a standalone watch to a run.
@@ -68,34 +65,28 @@ type attachment struct {
 // for the watches of [Watches]. If a type is served later, mapFunc is not called again. StartWatch accepts the options
 // of [Watches], except for [WithBucketLabel]. In addition, it accepts [AfterLoss]. It sends no requests and does not
 // wait for a sync; see [StandaloneWatch.WaitForSync]. The watch runs until [StandaloneWatch.Stop] is called.
+//
+// Watches with equal keys, and those of types and of [DynamicController.AddEventHandler] with the same requirements,
+// share one list-watch loop and one cache, unless they have transforms; see S6. Each has functions of its own. A
+// function that hangs does not delay those of the other watches.
 func (c *DynamicController) StartWatch(
 	gvr schema.GroupVersionResource, mapFunc MapAnyFunc, opts ...WatchesOption,
 ) (*StandaloneWatch, error) {
-	w := &StandaloneWatch{
-		registry: c.registry, log: c.logOf(gvr),
-		mapFunc: mapFunc, attached: map[*run]*attachment{}, detaching: closedAfter(func() {}),
-		synced: make(chan struct{}), detached: make(chan struct{}), stopped: make(chan struct{}),
+	options := independentOptions(gvr)
+	options.standalone = true
+	if mapFunc == nil {
+		options.reject("the MapAnyFunc is nil")
 	}
-	noKeys := func(context.Context, Object) []string { return nil }
-	options := newWatches(&secondaryOptions{key: WatchKey{GVR: gvr}, mapFunc: noKeys, standalone: true}, opts)
-	err := c.configErr
-	switch {
-	case err != nil:
-	case mapFunc == nil:
-		err = errors.New("the MapAnyFunc is nil")
-	default:
-		if err = options.err(); err == nil && options.Key().BucketLabel != "" {
-			err = errors.New("WithBucketLabel is not supported, because the watch belongs to no shard")
-		}
-		if err == nil {
-			err = c.source.Check(options.options.watch.Projection)
-		}
-	}
+	watch, source, _, err := c.newIndependentWatch("the watch on "+nameOf(gvr), options, opts)
 	if err != nil {
 		return nil, fmt.Errorf("start a watch on %s: %w", nameOf(gvr), err)
 	}
-	w.key, w.source, w.afterLoss = options.Key(), options.options.asFeed, options.options.afterLoss
-	subscribe := func() { w.sub = feed.Subscribe(c.pool, w.source, w.observe) }
+	w := &StandaloneWatch{
+		independentWatch: watch, registry: c.registry, mapFunc: mapFunc, afterLoss: options.afterLoss,
+		attached: map[*run]*attachment{}, detaching: closedAfter(func() {}),
+		synced: make(chan struct{}), detached: make(chan struct{}),
+	}
+	subscribe := func() { w.sub = feed.Subscribe(c.pool, source, w.observe) }
 	for _, r := range c.registry.addStandalone(w, subscribe) {
 		w.attach(r, &replay{})
 	}
@@ -108,49 +99,20 @@ func (c *DynamicController) StandaloneWatches() []*StandaloneWatch {
 	return slices.Clone(c.registry.standaloneWatches())
 }
 
-// Stop ends the watch, and waits for its functions to return, except those of indexes. If ctx is cancelled first, they
-// end in the background, and the error is the cause. Stop can be called more than once. It must not be called by the
-// watch's own functions.
+// Stop ends the watch, and waits for its functions to return, except those of indexes. If ctx is cancelled first, or
+// was cancelled before, they end in the background, and the error is the cause. Apart from a call that has begun, no
+// function is called afterwards. Stop can be called more than once. The watch's own functions can call it with a
+// context that is cancelled.
 func (w *StandaloneWatch) Stop(ctx context.Context) error {
 	w.registry.removeStandalone(w)
 	w.mu.Lock()
-	if !typewatch.IsClosed(w.stopped) {
-		close(w.stopped)
-	}
+	w.end()
 	if w.cancel != nil {
 		w.cancel()
 	}
 	replays := slices.Clone(w.replays)
 	w.mu.Unlock()
-	w.sub.Close()
-	ended := closedAfter(func() {
-		<-w.sub.Ended()
-		for _, ended := range replays {
-			<-ended
-		}
-	})
-	if !await(ctx, ended) {
-		return fmt.Errorf("stop the watch on %s: %w", nameOf(w.key.GVR), context.Cause(ctx))
-	}
-	return nil
-}
-
-// Key returns a key that describes the watch. Several watches can have equal keys.
-func (w *StandaloneWatch) Key() WatchKey { return w.key }
-
-// Lister returns a lister that reads the cache of the watch. After Stop, the cache is no longer updated, and each call
-// to ByIndex calls the function of the index for all objects.
-func (w *StandaloneWatch) Lister() SecondaryLister {
-	view := func() (typewatch.View, error) { return w.sub.View(), nil }
-	return secondaryLister{lister: lister{gvr: w.key.GVR, find: view, addIndexes: w.addIndexes}}
-}
-
-func (w *StandaloneWatch) addIndexes(indexes *typewatch.Indexes) (done <-chan struct{}, err error) {
-	if typewatch.IsClosed(w.stopped) {
-		return nil, fmt.Errorf("the watch on %s: %w", nameOf(w.key.GVR), ErrNotServed)
-	}
-	w.sub.AddIndexes(indexes)
-	return closedAfter(func() {}), nil
+	return w.close(ctx, "stop", replays...)
 }
 
 // WaitForSync waits until the watch has synced during a run, and mapFunc has been called with all existing objects.
@@ -164,12 +126,7 @@ func (w *StandaloneWatch) addIndexes(indexes *typewatch.Indexes) (done <-chan st
 // WaitForSync must not be called by the watch's own functions, for which it waits. If ctx is cancelled first, the error
 // is its cause. If the watch has been stopped, the error is [ErrNotServed].
 func (w *StandaloneWatch) WaitForSync(ctx context.Context) error {
-	for done := w.beforeSync(); done != nil; done = w.beforeSync() {
-		if err := w.waitFor(ctx, done); err != nil {
-			return err
-		}
-	}
-	return nil
+	return w.waitUntil(ctx, w.beforeSync)
 }
 
 // beforeSync returns a channel that is closed before the condition of WaitForSync can hold. It returns nil if the
@@ -191,36 +148,6 @@ func (w *StandaloneWatch) beforeSync() (done <-chan struct{}) {
 		}
 	}
 	return done
-}
-
-// waitFor waits until done is closed.
-func (w *StandaloneWatch) waitFor(ctx context.Context, done <-chan struct{}) (err error) {
-	select {
-	case <-done:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-w.stopped:
-	}
-	if typewatch.IsClosed(w.stopped) {
-		err = ErrNotServed
-	}
-	if err != nil {
-		return fmt.Errorf("wait for the watch on %s: %w", nameOf(w.key.GVR), err)
-	}
-	return nil
-}
-
-// Status returns the status of the watch.
-func (w *StandaloneWatch) Status() WatchStatus { return watchStatusOf(w.sub) }
-
-// RunningFunction returns the watch's function or predicate that has been running for the longest time. It returns nil
-// if none has been running for more than a second. Until the function returns, the watch can delay the initial
-// reconciles of all types by up to ten seconds, and triggers no reconciles. This does not apply to the function of an
-// index, for which only readers of the index wait.
-func (w *StandaloneWatch) RunningFunction() *RunningFunction {
-	var status TypeStatus
-	status.addRunning(w.sub, " of "+nameOf(w.key.GVR))
-	return status.RunningFunction
 }
 
 // replay is the delivery of the existing objects of a standalone watch to a run.
@@ -265,7 +192,7 @@ func (p *replay) finish() {
 func (w *StandaloneWatch) attach(r *run, p *replay) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if typewatch.IsClosed(w.stopped) || r.ending.Load() {
+	if w.hasEnded() || r.ending.Load() {
 		go p.finish()
 		return
 	}
@@ -288,7 +215,7 @@ func (w *StandaloneWatch) await(r *run, done <-chan struct{}) bool {
 	case <-done:
 		return true
 	case <-r.base.Done():
-	case <-w.stopped:
+	case <-w.ended:
 	}
 	return false
 }
@@ -343,7 +270,7 @@ func (w *StandaloneWatch) replay(r *run) {
 	e := feed.NewEnvironment(r.base, w.log, w.sub)
 	records := view.Store().All()
 	next := func() {
-		for len(records) > 0 && r.base.Err() == nil && !typewatch.IsClosed(w.stopped) {
+		for len(records) > 0 && r.base.Err() == nil && !w.hasEnded() {
 			w.enqueueExisting(r, w.ids(e, typewatch.NewObject(records[0], view)))
 			records = records[1:]
 		}
@@ -407,6 +334,9 @@ func (w *StandaloneWatch) eventHandler(ctx context.Context) typewatch.EventHandl
 			}
 		},
 		Changed: func(c typewatch.Change) {
+			if w.hasEnded() {
+				return
+			}
 			ids := map[ObjectIdentifiers]struct{}{}
 			feed.Affected(e, c, func(e feed.Environment, _ *feed.Source, object *typewatch.Object) {
 				for _, id := range w.ids(e, object) {
@@ -425,6 +355,9 @@ func (w *StandaloneWatch) eventHandler(ctx context.Context) typewatch.EventHandl
 // reconcileAfterLoss adds the objects that the function of AfterLoss returns to the queue. If there is no function, or
 // if it panics, it adds all objects.
 func (w *StandaloneWatch) reconcileAfterLoss(e feed.Environment) {
+	if w.hasEnded() {
+		return
+	}
 	ids, known := w.idsAfterLoss(e)
 	if known {
 		w.enqueue(fairqueue.Background, because(CauseResync), nil, ids)
@@ -453,9 +386,9 @@ func (w *StandaloneWatch) idsAfterLoss(e feed.Environment) (ids []ObjectIdentifi
 	return ids, known
 }
 
-// ids calls the MapAnyFunc. It returns nil if the function panics.
+// ids calls the MapAnyFunc. It returns nil if the function panics, or if the watch has been stopped.
 func (w *StandaloneWatch) ids(e feed.Environment, object *typewatch.Object) (ids []ObjectIdentifiers) {
-	if !e.Call("MapAnyFunc", "MapAnyFunc panicked, nothing enqueued", func() {
+	if w.hasEnded() || !e.Call("MapAnyFunc", "MapAnyFunc panicked, nothing enqueued", func() {
 		ids = w.mapFunc(e.Context, newObject(object))
 	}) {
 		return nil

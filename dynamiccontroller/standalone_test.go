@@ -558,3 +558,124 @@ func TestStandaloneWatch_WaitForSyncWithShards(t *testing.T) {
 		stopSecond()
 	})
 }
+
+// Standalone watches with equal keys share a watch, also with an event handler. Each has functions of its own, so that
+// one that hangs does not affect the others.
+func TestStartWatch_SharesWatchesWithEqualKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		parent, child := f.types[0], f.types[1]
+		calls := newCalls(succeed)
+		f.serve(parent, calls.handle)
+		stop := f.run()
+		hang := make(chan struct{})
+		hung := startWatch(f, child, func(context.Context, dynamiccontroller.Object) []dynamiccontroller.ObjectIdentifiers {
+			<-hang
+			return nil
+		})
+		other := startWatch(f, child, toOwners(parent))
+		var l eventLog
+		handler := addEventHandler(f, child, l.handler())
+		synctest.Wait()
+		if hung.Key() != other.Key() || other.Key() != handler.Key() {
+			t.Errorf("the keys are %v, %v and %v", hung.Key(), other.Key(), handler.Key())
+		}
+		f.put(child, "c", f.id(parent, "a"))
+		calls.want(t, "while another function hangs", named("a"))
+		l.want(t, "while another function hangs", "add c false")
+		lists := 0
+		for _, action := range f.client.Actions() {
+			if action.Matches("list", child.Resource) {
+				lists++
+			}
+		}
+		if n := f.controller.WatchesOf(child); n != 1 || lists != 1 {
+			t.Errorf("there are %d watches after %d lists, want one that is shared", n, lists)
+		}
+		close(hang)
+		if err := hung.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+		f.put(child, "c", f.id(parent, "b"))
+		calls.want(t, "after the other watch was stopped", named("a", "b"))
+		for _, err := range []error{other.Stop(t.Context()), handler.Remove(t.Context())} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if n := f.controller.WatchesOf(child); n != 0 {
+			t.Errorf("%d watches remain", n)
+		}
+		stop()
+	})
+}
+
+// The function of a watch can stop it without waiting for itself. It is not called again afterwards, neither for
+// existing objects nor for changes.
+func TestStandaloneWatch_IsStoppedByItsFunction(t *testing.T) {
+	for name, changes := range map[string]bool{"for an existing object": false, "for a change": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testStopByFunction(t, changes) })
+		})
+	}
+}
+
+// testStopByFunction creates objects before a run or, if changes is true, during it. The function stops the watch in
+// its first call, while others wait.
+func testStopByFunction(t *testing.T, changes bool) {
+	f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+	f.serve(f.types[0], succeed)
+	put := func() {
+		for i := range 300 {
+			f.put(f.types[1], fmt.Sprint(i))
+		}
+	}
+	if !changes {
+		put()
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	var w *dynamiccontroller.StandaloneWatch
+	var calls atomic.Int64
+	stopped := make(chan error, 400)
+	w = startWatch(f, f.types[1], func(context.Context, dynamiccontroller.Object) []dynamiccontroller.ObjectIdentifiers {
+		calls.Add(1)
+		time.Sleep(time.Second)
+		stopped <- w.Stop(cancelled)
+		return []dynamiccontroller.ObjectIdentifiers{f.id(f.types[0], "x")}
+	})
+	stop := f.run()
+	if changes {
+		put()
+	}
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	if err := <-stopped; !errors.Is(err, context.Canceled) || calls.Load() != 1 {
+		t.Errorf("Stop returned %v, and the function was called %d times", err, calls.Load())
+	}
+	if err := w.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := f.controller.WatchesOf(f.types[1]); n != 0 {
+		t.Errorf("%d watches remain", n)
+	}
+	stop()
+}
+
+func TestStandaloneWatch_WaitForSyncAfterStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		w := startWatch(f, f.types[0], toOwners())
+		stop := f.run()
+		if err := w.WaitForSync(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := w.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := w.WaitForSync(t.Context()); !errors.Is(err, dynamiccontroller.ErrNotServed) {
+			t.Errorf("WaitForSync returned %v", err)
+		}
+		stop()
+	})
+}
