@@ -374,11 +374,12 @@ release-tags-check: ## check that all tags of VERSION exist
 ## Code quality
 
 .PHONY: verify
-verify: lint ## check formatting, go vet, go mod tidy, the linters, the workflows and the exported API
+verify: lint ## check formatting, go vet, go mod tidy, the linters, the workflows, the exported API and pairs of types
 	@test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
 	cd $(KINDNODE_MODULE) && $(WITHOUT_CGO) go vet . ./docker
 	@set -e; for m in $(ALL_MODULES); do echo "cd $$m && go mod tidy -diff"; (cd $$m && go mod tidy -diff); done
-	cd tools && $(WITHOUT_CGO) go vet ./...
+	cd tools && $(WITHOUT_CGO) go vet ./... && $(WITHOUT_CGO) go test $(TEST_FLAGS) ./knots
+	cd tools && $(WITHOUT_CGO) go run ./knots -C .. -max knots/max.txt ./dynamiccontroller/... ./handlers/... ./restmapper/...
 	$(ACTIONLINT) .github/workflows/*.yml
 	tools/rename_test.sh
 	tools/apidiff_test.sh

@@ -2,6 +2,9 @@
 // of the other. Such types can be understood and tested only together.
 //
 //	go run ./knots -C .. ./dynamiccontroller/...
+//
+// With -max, it compares the number of pairs of each package with the maximum in a file; see max.txt. "make verify"
+// does so.
 package main
 
 import (
@@ -19,40 +22,67 @@ import (
 func main() {
 	dir := flag.String("C", ".", "the directory of the module")
 	verbose := flag.Bool("v", false, "print what is used")
+	limits := flag.String("max", "", "a `file` with the maximum of each package; only problems are printed then")
 	flag.Parse()
-	if err := run(*dir, *verbose, flag.Args()); err != nil {
+	if err := run(*dir, *limits, *verbose, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "knots:", err)
 		os.Exit(1)
 	}
 }
 
-func run(dir string, verbose bool, patterns []string) error {
-	const mode = packages.NeedName | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo |
-		packages.NeedImports | packages.NeedDeps | packages.NeedFiles
-	pkgs, err := packages.Load(&packages.Config{Mode: mode, Dir: dir}, patterns...)
+func run(dir, limits string, verbose bool, patterns []string) error {
+	pkgs, err := load(dir, patterns)
 	if err != nil {
-		return fmt.Errorf("load the packages: %w", err)
+		return err
 	}
-	if packages.PrintErrors(pkgs) > 0 {
-		return fmt.Errorf("the packages have errors")
+	if limits != "" {
+		return check(limits, pkgs)
 	}
 	total := 0
 	for _, pkg := range pkgs {
-		found := knotsOf(pkg)
-		total += len(found)
-		if len(found) == 0 {
-			continue
-		}
-		fmt.Printf("%s: %d\n", pkg.PkgPath, len(found))
-		for _, k := range found {
-			fmt.Printf("  %s, %s\n", k.a, k.b)
-			if verbose {
-				fmt.Printf("    %s: %s\n    %s: %s\n", k.a, strings.Join(k.byA, " "), k.b, strings.Join(k.byB, " "))
-			}
+		total += len(pkg.knots)
+		if len(pkg.knots) > 0 {
+			fmt.Printf("%s: %d\n%s", pkg.path, len(pkg.knots), describe(pkg.knots, verbose))
 		}
 	}
 	fmt.Printf("%d pairs\n", total)
 	return nil
+}
+
+// knotted is a package and its pairs.
+type knotted struct {
+	path  string // within the module
+	knots []knot
+}
+
+// load returns the packages in the order of their paths. The types of other packages are read from export data.
+func load(dir string, patterns []string) (all []knotted, err error) {
+	const mode = packages.NeedName | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo |
+		packages.NeedImports | packages.NeedFiles | packages.NeedCompiledGoFiles | packages.NeedModule
+	pkgs, err := packages.Load(&packages.Config{Mode: mode, Dir: dir}, patterns...)
+	if err != nil {
+		return nil, fmt.Errorf("load the packages: %w", err)
+	}
+	if packages.PrintErrors(pkgs) > 0 {
+		return nil, fmt.Errorf("the packages have errors")
+	}
+	for _, pkg := range pkgs {
+		all = append(all, knotted{strings.TrimPrefix(pkg.PkgPath, pkg.Module.Path+"/"), knotsOf(pkg)})
+	}
+	slices.SortFunc(all, func(a, b knotted) int { return strings.Compare(a.path, b.path) })
+	return all, nil
+}
+
+// describe returns a line for each pair and, if verbose is true, two lines with what its types use.
+func describe(knots []knot, verbose bool) string {
+	var text strings.Builder
+	for _, k := range knots {
+		fmt.Fprintf(&text, "  %s, %s\n", k.a, k.b)
+		if verbose {
+			fmt.Fprintf(&text, "    %s: %s\n    %s: %s\n", k.a, strings.Join(k.byA, " "), k.b, strings.Join(k.byB, " "))
+		}
+	}
+	return text.String()
 }
 
 // knot is a pair of types, and what the methods of each use of the other.
