@@ -22,7 +22,7 @@ type DynamicController struct {
 	configErr error
 
 	registry *registry
-	settling *settling
+	waits    *writeWaits
 	crews    crews
 	sessions sessions
 	ledger   writes.Ledger // of runs without leader election
@@ -61,12 +61,12 @@ func NewDynamicController(
 	if c.source == nil {
 		c.source = c.clients
 	}
-	c.settling = newSettling(c.core, c.registry)
-	c.crews.start = func() *crew { return startCrew(c.core, c.registry, c.settling) }
+	c.waits = newWriteWaits(c.core, c.registry)
+	c.crews.start = func() *crew { return startCrew(c.core, c.registry, c.waits) }
 	c.sessions.start = c.startWatches
 	c.pool = typewatch.NewPool(typewatch.Config{
 		Source: c.source, Log: c.logOf, Observe: c.newObserver(), Transform: c.defaultTransform,
-		Reduce: c.reduce, KindOf: c.kindOf, Progress: c.settling.wake,
+		Reduce: c.reduce, KindOf: c.kindOf, Progress: c.waits.wake,
 	})
 	return c
 }

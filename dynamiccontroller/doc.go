@@ -57,7 +57,7 @@
 //     which are active.
 //   - running.go: Run, promotion and shutdown. run.go: the calls of a run. workers.go: the goroutines that call
 //     handlers. runwatches.go and sessions.go: watches without runs. shards.go: draining a shard, and its load.
-//   - settling.go and ownwrites.go: waiting until the caches contain what the last call has written.
+//   - writewaits.go and ownwrites.go: waiting until the caches contain what the last call has written.
 //   - outcome.go: calling a handler and settling the outcome; internal/attempts: failures, backoff and parked objects.
 //   - target.go: from a registration to the queue. queue.go: options and rate limiters of the queue, which is in
 //     internal/fairqueue. cause.go: why a handler is called.

@@ -82,7 +82,7 @@ func (c *DynamicController) TouchLocks() {
 		l.Lock()
 		defer l.Unlock()
 	}
-	for _, l := range []sync.Locker{&c.registry.mu, &c.crews.mu, &c.sessions.mu, &c.settling.checks, &c.settling.mu} {
+	for _, l := range []sync.Locker{&c.registry.mu, &c.crews.mu, &c.sessions.mu, &c.waits.checks, &c.waits.mu} {
 		touch(l)
 	}
 	for reg := range c.registry.registered() {

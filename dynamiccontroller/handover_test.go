@@ -23,8 +23,8 @@ func (l *lagging) sorted() []string {
 	return calls
 }
 
-// settling returns the number of objects that wait for writes, and how often a wait was too long.
-func (l *lagging) settling() (waiting int, lags int64) {
+// waits returns the number of objects that wait for writes, and how often a wait was too long.
+func (l *lagging) waits() (waiting int, lags int64) {
 	l.t.Helper()
 	status, err := l.controller.TypeStatusOf(lagParents)
 	if err != nil {
@@ -40,7 +40,7 @@ func (l *lagging) wantSorted(when string, waiting int, want ...string) {
 	if got := l.sorted(); !slices.Equal(got, want) {
 		l.t.Errorf("%s: the handler was called for %v, want %v", when, got, want)
 	}
-	if got, lags := l.settling(); got != waiting || lags != 0 {
+	if got, lags := l.waits(); got != waiting || lags != 0 {
 		l.t.Errorf("%s: %d objects wait, and %d have waited for too long, want %d and none", when, got, lags, waiting)
 	}
 }
@@ -131,7 +131,7 @@ func TestH5_L6_NextRunWaitsForTheWritesOfTheLastOne(t *testing.T) {
 				if limit := test.config.MaxWriteLag; limit > 0 {
 					time.Sleep(limit)
 					l.wantCalls("after the limit", want...)
-					if got, lags := l.settling(); got != 0 || lags != 1 {
+					if got, lags := l.waits(); got != 0 || lags != 1 {
 						t.Errorf("%d objects wait, and %d have waited for too long, want none and 1", got, lags)
 					}
 					return
@@ -290,12 +290,12 @@ func TestH5_L6_LimitCountsFromTheFirstList(t *testing.T) {
 			return f.controller.Run(writes.WithLedger(ctx, ledger))
 		})))
 		defer stop()
-		want := func(settling int, lags int64, a, b int) {
+		want := func(waiting int, lags int64, a, b int) {
 			t.Helper()
 			synctest.Wait()
 			status := must(f.controller.TypeStatusOf(slow))
 			atA, atB := c.times("a"), c.times("b")
-			if status.Settling != settling || status.WriteLags != lags || len(atA) != a || len(atB) != b {
+			if status.Settling != waiting || status.WriteLags != lags || len(atA) != a || len(atB) != b {
 				t.Errorf("%d objects wait, %d have waited for too long, the handler was called for a at %v, for b at %v",
 					status.Settling, status.WriteLags, atA, atB)
 			}

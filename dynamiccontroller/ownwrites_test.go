@@ -174,7 +174,7 @@ func TestD12_NextCallWaitsForTheWritesOfTheLastOne(t *testing.T) {
 				}
 				l.wantCalls("enqueued and changed")
 				if status, err := l.controller.TypeStatusOf(lagParents); err != nil || status.Settling != 1 || status.Running != 0 {
-					t.Errorf("got %d settling, %d running, error %v", status.Settling, status.Running, err)
+					t.Errorf("got %d waiting, %d running, error %v", status.Settling, status.Running, err)
 				}
 				l.write = nil
 				l.server.Apply(lagObject(lagParents, "second", nil))
@@ -432,7 +432,7 @@ func TestD12_LimitOfTheWait(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		l.wantCalls("at the limit", "first")
 		if status, err := l.controller.TypeStatusOf(lagParents); err != nil || status.WriteLags != 1 || status.Settling != 0 {
-			t.Errorf("got %d lags, %d settling, error %v, want 1 and none", status.WriteLags, status.Settling, err)
+			t.Errorf("got %d lags, %d waiting, error %v, want 1 and none", status.WriteLags, status.Settling, err)
 		}
 		if got := lags.n.Load(); got != 1 {
 			t.Errorf("the metrics counted %d lags, want 1", got)

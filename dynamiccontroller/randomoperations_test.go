@@ -43,7 +43,7 @@ func TestRandomOperations(t *testing.T) {
 			}
 			rt.Repeat(s.operations())
 			s.catchUp(rt)
-			s.settled(rt)
+			s.checkFinalState(rt)
 		}
 		// Hide the type of t, because rapid calls Deadline on a *testing.T, which is not allowed in a bubble.
 		for range 5 {

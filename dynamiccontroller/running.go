@@ -135,7 +135,7 @@ func (c *DynamicController) attach(
 		if r.ending.Load() {
 			return nil
 		}
-		c.settling.hold(r, reg)
+		c.waits.hold(r, reg)
 		reg.AddExisting(reg.attempts.Keys())
 		for w, p := range replays {
 			p.then(func() { reg.feed.Finish(w.sub) })
@@ -167,7 +167,7 @@ func (c *DynamicController) endRun(r *run, releaseWatches func()) (left []string
 	timeout, stopTimer := withLimit(c.config.ShutdownTimeout)
 	defer stopTimer()
 	calls := r.endCalls()
-	c.settling.endOfRun(r)
+	c.waits.endOfRun(r)
 	returned := closedAfter(func() {
 		<-calls
 		r.reads.Wait()

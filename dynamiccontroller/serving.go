@@ -122,7 +122,7 @@ func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.Group
 	ending := c.registry.unregister(gvr)
 	for _, reg := range ending {
 		reg.close()
-		c.settling.endOfType(reg)
+		c.waits.endOfType(reg)
 	}
 	if len(ending) > 0 {
 		slow := time.AfterFunc(slowStop, func() { c.logSlowStop(gvr, ending) })

@@ -233,9 +233,9 @@ func versionIn(lister cache.GenericLister, id dynamiccontroller.ObjectIdentifier
 	return object.(metav1.Object).GetResourceVersion()
 }
 
-// settled checks the final state. It also logs its findings to the test itself, because a failure that depends on
-// goroutine scheduling may not recur when rapid tries to reproduce it.
-func (s *soak) settled(rt *rapid.T) {
+// checkFinalState checks the state after all operations. It also logs its findings to the test itself, because a
+// failure that depends on goroutine scheduling may not recur when rapid tries to reproduce it.
+func (s *soak) checkFinalState(rt *rapid.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var found []string
@@ -263,7 +263,7 @@ func (s *soak) settled(rt *rapid.T) {
 			find("%d parked, want %d: %+v", status.Parked, least, status)
 		}
 		if status.Live+status.Background+status.Delayed+status.Running+status.Failing != 0 {
-			find("unsettled: %+v", status)
+			find("unfinished: %+v", status)
 		}
 	}
 	if len(found) > 0 {

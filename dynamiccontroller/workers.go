@@ -19,7 +19,7 @@ import (
 type crew struct {
 	core     *core
 	registry *registry
-	settling *settling
+	waits    *writeWaits
 	over     atomic.Bool   // set before the queue is shut down; see fairqueue.Queue.Next
 	stop     chan struct{} // closed when the crew is over
 	exited   sync.WaitGroup
@@ -59,14 +59,14 @@ func (c *crews) leave() (exited <-chan struct{}) {
 	return closedAfter(last.exited.Wait)
 }
 
-func startCrew(c *core, registry *registry, settling *settling) *crew {
-	w := &crew{core: c, registry: registry, settling: settling, stop: make(chan struct{})}
+func startCrew(c *core, registry *registry, waits *writeWaits) *crew {
+	w := &crew{core: c, registry: registry, waits: waits, stop: make(chan struct{})}
 	c.queue.Restart()
 	for range c.config.Workers {
 		w.startWorker()
 	}
 	w.exited.Go(w.resync)
-	w.exited.Go(w.settle)
+	w.exited.Go(w.endWaits)
 	return w
 }
 
@@ -79,7 +79,7 @@ func (w *crew) shutDown() {
 
 func (w *crew) startWorker() {
 	w.exited.Add(1)
-	go (&worker{queue: w.core.queue, settling: w.settling, over: &w.over, exit: w.exited.Done}).start()
+	go (&worker{queue: w.core.queue, waits: w.waits, over: &w.over, exit: w.exited.Done}).start()
 }
 
 // replaceWorker starts another worker for one whose call has outlived its run. That one exits when its call returns.
@@ -91,7 +91,7 @@ func (w *crew) replaceWorker() {
 // worker is one of the goroutines of a crew.
 type worker struct {
 	queue    *queue
-	settling *settling
+	waits    *writeWaits
 	over     *atomic.Bool // the crew is over
 	exit     func()       // reports to the crew that the worker has exited
 	replaced bool         // the worker's run has ended, and another worker has taken its place
@@ -135,14 +135,14 @@ func (w *worker) process(id ObjectIdentifiers, by served, wait fairqueue.Wait[Ob
 	}
 	defer func() { w.replaced = by.run.endCall(w) }()
 	made := by.reg.beginCall(by.run, id.NamespacedKey, wait.Cause)
-	defer w.settling.finish(id, by.run, made) // also if the handler calls runtime.Goexit
+	defer w.waits.finish(id, by.run, made) // also if the handler calls runtime.Goexit
 	if made != nil {
 		by.reg.reconcile(made, id, wait.For)
 	}
 }
 
-// settle ends the waits for own writes, until the crew is over.
-func (w *crew) settle() { w.settling.work(w.stop) }
+// endWaits ends the waits for own writes, until the crew is over.
+func (w *crew) endWaits() { w.waits.work(w.stop) }
 
 // resync adds every object to the queue about once per resync period, until the crew is over. It sends no requests.
 func (w *crew) resync() {
