@@ -56,7 +56,10 @@
 //     life of a served type, and its teardown. registry.go and scopes.go: which types are served, by which runs, and
 //     which are active.
 //   - running.go: Run, promotion and shutdown. run.go: the calls of a run. workers.go: the goroutines that call
-//     handlers. runwatches.go and sessions.go: watches without runs. shards.go: draining a shard, and its load.
+//     handlers. runwatches.go and sessions.go: watches without runs.
+//   - shards.go: draining a shard, and its load. internal/typewatch/activity.go: the watches of a shard, which its
+//     types use only while they are active, and the shard to which [WithBucketLabel] narrows them. internal/shards: the
+//     shard and the bucket of a type.
 //   - writewaits.go and ownwrites.go: waiting until the caches contain what the last call has written.
 //   - outcome.go: calling a handler and settling the outcome; internal/attempts: failures, backoff and parked objects.
 //   - target.go: from a registration to the queue. queue.go: options and rate limiters of the queue, which is in
@@ -66,6 +69,8 @@
 //     internal/feed: a registration's subscriptions, its initial sync, and when a swap takes effect.
 //   - internal/typewatch: watches, joining a shared one, replacing one, and delivering changes. internal/objects: their
 //     caches. internal/recordclient: their requests.
+//   - addindex.go: declaring an index while its watch is running. internal/typewatch/indexes.go: the indexes of a
+//     subscription. internal/objects/index.go: building an index, and keeping it up to date.
 //   - options.go: serve options and options of watches. config.go: Config and the controller's options. handler.go:
 //     Handler and its errors. status.go, lister.go: reading states and caches. metrics.go, metrics/: what is reported
 //     for each reconcile, and all metrics.
