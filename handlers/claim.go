@@ -71,7 +71,7 @@ func (c *Claimer) Claim(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, owner *unstructured.Unstructured,
 	gvr schema.GroupVersionResource, candidates []*unstructured.Unstructured,
 ) ([]*unstructured.Unstructured, error) {
-	canAdopt := ownerref.CanAdoptFunc(ctx, c.config.Client, id, owner)
+	canAdopt := live.CanAdoptFunc(ctx, c.config.Client, id, owner)
 	var claimed []*unstructured.Unstructured
 	var errs []error
 	for _, candidate := range candidates {

@@ -6,19 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/util/retry"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
-	"github.com/dynamic-controller/engine/handlers/internal/applied"
-	"github.com/dynamic-controller/engine/handlers/internal/live"
-	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
-	"github.com/dynamic-controller/engine/handlers/internal/ownership"
-	"github.com/dynamic-controller/engine/handlers/internal/patch"
+	"github.com/dynamic-controller/engine/handlers/children/internal/act"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 )
 
 // applyStages applies the stages in order. After a stage with a child that blocks later stages, the other children
@@ -44,13 +42,13 @@ func (c *call) applyStages(ctx context.Context) error {
 }
 
 // applyStage applies the children in a stage that do not have their desired state, according to the cache. It returns
-// errParentGone if the parent is gone.
+// decide.ErrParentGone if the parent is gone.
 func (c *call) applyStage(ctx context.Context, stage []*child) error {
 	var groups [3][]*child
 	for _, child := range stage {
 		switch err := cmp.Or(child.err, c.checkRecorded(child)); {
 		case err != nil:
-			child.settle(nil, err)
+			child.fail(err)
 		case c.isSettled(ctx, child):
 		default:
 			n := groupOf(child.kind)
@@ -85,186 +83,166 @@ func groupOf(kind schema.GroupKind) int {
 
 // isSettled reports whether a child has its desired state, according to the cache.
 func (c *call) isSettled(ctx context.Context, child *child) bool {
-	current, err := c.readCached(ctx, child.id)
-	child.uncached = errors.Is(err, dynamiccontroller.ErrNotServed)
-	if err == nil {
-		child.found = &found{current}
-	}
-	if err != nil || current.GetDeletionTimestamp() != nil || current.GetAnnotations()[c.restoredKey()] != "" ||
-		child.Retain && ownerref.Refers(current, c.parent) {
+	child.seen = c.see(ctx, child)
+	if child.seen.Object == nil {
 		return false
 	}
-	if owned, err := c.isOwned(ctx, child, current); err != nil || !owned ||
-		c.isRetained(current) && c.checkWitness(child) != nil || !c.isUpToDate(child, current) {
-		return false
+	verdict, settled := decide.Settled(c.rules, child.desired, c.facts(child), child.seen.Object, child.known,
+		c.namespaceUID, time.Now())
+	if settled {
+		child.conclude(verdict)
 	}
-	child.settle(current, nil)
-	return true
+	return settled
 }
 
-// applyAll applies children concurrently. Those that do not exist are created after the parent has been read.
+// facts returns what the call knows about the parent.
+func (c *call) facts(child *child) decide.Facts {
+	facts := decide.Facts{ParentExists: c.parentExists, Unrecorded: c.checkRecorded(child)}
+	if child.needsWitness() {
+		facts.Unwitnessed = c.witnessErr
+	}
+	return facts
+}
+
+// applyAll applies children concurrently. Those that do not exist are created after the parent has been read, once for
+// all of them. It returns decide.ErrParentGone if the parent is gone.
 func (c *call) applyAll(ctx context.Context, children []*child) error {
-	for len(children) > 0 {
-		c.inParallel(ctx, children, func(child *child) {
-			now, err := c.apply(ctx, child)
-			if now != nil {
-				now = c.written(child, now)
-			}
-			child.settle(now, err)
+	if len(children) == 0 {
+		return nil
+	}
+	defer func() {
+		for _, child := range children {
+			child.stop()
+		}
+	}()
+	c.inParallel(ctx, children, func(child *child) {
+		child.decision = decide.Begin(c.rules, child.desired, c.facts(child), child.seen, child.known, time.Now())
+		c.advance(ctx, child, child.decision.First)
+	})
+	if isParentGone(children) {
+		return decide.ErrParentGone
+	}
+	waiting := slices.DeleteFunc(slices.Clone(children), func(child *child) bool { return !child.isPaused })
+	if len(waiting) == 0 {
+		return nil
+	}
+	switch err := c.checkParent(ctx); {
+	case errors.Is(err, decide.ErrParentGone):
+		return err
+	case err != nil:
+		for _, child := range waiting {
+			child.fail(err)
+		}
+		return nil
+	}
+	c.inParallel(ctx, waiting, func(child *child) {
+		c.advance(ctx, child, func() (decide.Operation, bool) {
+			return child.decision.Next(decide.Answer{Unrecorded: c.checkRecorded(child), At: time.Now()})
 		})
-		if slices.ContainsFunc(children, func(child *child) bool { return errors.Is(child.result.Err, errParentGone) }) {
-			return errParentGone
-		}
-		children = slices.DeleteFunc(slices.Clone(children), func(child *child) bool {
-			return !errors.Is(child.result.Err, errParentUnread)
-		})
-		if len(children) == 0 {
-			return nil
-		}
-		switch err := c.checkParent(ctx); {
-		case errors.Is(err, errParentGone):
-			return err
-		case err != nil:
-			for _, child := range children {
-				child.settle(nil, err)
-			}
-			return nil
-		}
+	})
+	if isParentGone(waiting) {
+		return decide.ErrParentGone
 	}
 	return nil
 }
 
-// apply creates or updates a child if necessary, and returns it. If the API server rejects the write because the child
-// has been changed or created in the meantime, apply reads the child from the API server and tries again. Children are
-// applied concurrently: apply changes nothing but the child.
-func (c *call) apply(ctx context.Context, child *child) (now *unstructured.Unstructured, err error) {
-	child.result, child.pending = child.newResult(), nil
-	read := c.read
-	err = retry.OnError(retry.DefaultRetry, apierrors.IsConflict, func() error {
-		if child.pending != nil { // the object is gone
-			child.result, child.pending = child.newResult(), nil
-		}
-		current, err := read(ctx, child)
-		if err != nil {
-			return fmt.Errorf("read: %w", err)
-		}
-		read = c.readLive
-		now, err = c.applyTo(ctx, child, current)
-		return err
+func isParentGone(children []*child) bool {
+	return slices.ContainsFunc(children, func(child *child) bool {
+		return errors.Is(child.result.Err, decide.ErrParentGone)
 	})
-	return now, err
 }
 
-// applyTo applies a child on top of the current object. If current is nil, it creates the object. An object that is
-// being deleted is not changed: a new one is created once it is gone. If an owned object cannot be changed, applyTo
-// returns it together with the error.
-func (c *call) applyTo(
-	ctx context.Context, child *child, current *unstructured.Unstructured,
-) (*unstructured.Unstructured, error) {
-	if current == nil {
-		return c.create(ctx, child)
+// advance performs the operations of a child's decision until it ends, or until the parent must be read. Children are
+// applied concurrently: advance changes nothing but the child.
+func (c *call) advance(ctx context.Context, child *child, step func() (decide.Operation, bool)) {
+	operation, more := step()
+	for more && operation.Kind != decide.MayCreate {
+		operation, more = child.decision.Next(c.perform(ctx, child, operation))
 	}
-	owned, err := c.isOwned(ctx, child, current)
-	if err == nil && current.GetDeletionTimestamp() != nil {
-		return c.waitUntilDeleted(ctx, child, current, owned)
+	if child.isPaused = more; more {
+		return
 	}
-	if err == nil && (!owned || c.isRetained(current)) {
-		err = c.checkWitness(child)
+	verdict := child.decision.Verdict()
+	if verdict.Object != nil {
+		verdict.Object = c.written(child, verdict.Object)
 	}
-	if err == nil && !owned {
-		err = c.canAdopt()
-	}
-	switch {
-	case err != nil:
-		return nil, err
-	case child.Retain && ownerref.Refers(current, c.parent):
-		if err := child.entry.fights.protect("metadata.ownerReferences"); err != nil {
-			return current, err
+	if verdict.Doomed != nil {
+		pending := c.newPending(inventoryEntry{kind: child.kind}, child.id.GVR, verdict.Doomed)
+		if !verdict.IsOwned {
+			pending.Annotations = child.desired.Template.GetAnnotations()
 		}
-		changes := map[string]any{"ownerReferences": ownerref.Without(current, c.parent)}
-		if current, err = c.patchChild(ctx, child, current, changes); err != nil {
-			return nil, err
-		}
-	case owned && c.isUpToDate(child, current):
-		return c.removeConfirmation(ctx, child, current)
-	case child.entry.applied.lacksOwners(current), child.needsOwners(current):
-		if current, err = c.readOwners(ctx, child, current); err != nil {
-			return nil, err
-		}
-		if owned && c.isUpToDate(child, current) {
-			return c.removeConfirmation(ctx, child, current)
-		}
+		child.pending = &pending
 	}
-	now, err := c.correct(ctx, child, current)
-	if owned && apierrors.IsInvalid(err) {
-		return c.recreate(ctx, child, current, err)
-	}
-	if err != nil {
-		if owned {
-			return current, err
-		}
-		return nil, err
-	}
-	return c.removeConfirmation(ctx, child, now)
+	child.conclude(verdict)
 }
 
-// removeConfirmation removes the annotation with which someone has confirmed that the parent was restored.
-func (c *call) removeConfirmation(
-	ctx context.Context, child *child, now *unstructured.Unstructured,
-) (*unstructured.Unstructured, error) {
-	if now.GetAnnotations()[c.restoredKey()] == "" {
-		return now, nil
+// perform performs an operation of a child's decision.
+func (c *call) perform(ctx context.Context, child *child, operation decide.Operation) (answer decide.Answer) {
+	switch operation.Kind {
+	case decide.ReadParent:
+		_, answer.Err = c.readParent(ctx)
+	case decide.ReadNamespace:
+		answer.Namespace, answer.Err = c.namespaceUID()
+	case decide.MayAdopt:
+		answer.Err = c.canAdopt()
+	case decide.LookUp:
+		gvk := operation.Object.GroupVersionKind()
+		_, answer.Err = c.config.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	default:
+		answer = act.Child{Client: c.as.Client, ID: child.id}.Do(ctx, operation)
+		c.note(ctx, child, operation, answer)
 	}
-	if err := child.entry.fights.protect("metadata.annotations"); err != nil {
-		return now, err
-	}
-	return c.patchChild(ctx, child, now, map[string]any{"annotations": map[string]any{c.restoredKey(): nil}})
+	answer.At = time.Now()
+	return answer
 }
 
-// waitUntilDeleted records that the child waits until an object with its name is gone. It returns the object only if
-// the parent owns it: another object can contain data that the parent must not read.
-func (c *call) waitUntilDeleted(
-	ctx context.Context, child *child, current *unstructured.Unstructured, owned bool,
-) (*unstructured.Unstructured, error) {
-	child.await(ReasonBeingDeleted, "waits until an object with its name is deleted")
-	pending := c.newPending(inventoryEntry{kind: child.kind}, child.id.GVR, current)
-	child.pending = &pending
-	if !owned {
-		pending.Annotations = child.config.GetAnnotations()
-		return nil, nil
+// note records what an operation has shown or changed, so that a lagging cache does not hide it.
+func (c *call) note(ctx context.Context, child *child, operation decide.Operation, answer decide.Answer) {
+	log := logr.FromContextOrDiscard(ctx).WithValues("child", child.id.String())
+	switch operation.Kind {
+	case decide.Read:
+		if answer.Err == nil && answer.Object == nil {
+			c.own.recordGone(child.id)
+		}
+	case decide.Delete:
+		if answer.Err == nil || isNotFound(answer.Err) {
+			deleted := &metav1.ObjectMeta{UID: operation.UID, ResourceVersion: operation.ResourceVersion}
+			c.own.recordDeleted(child.id, deleted)
+			log.Info("Deleted a child", "uid", operation.UID, keyReason, operation.Reason)
+		}
+	default:
+		if answer.Err != nil || !operation.Kind.IsWrite() {
+			return
+		}
+		c.written(child, answer.Object)
+		switch operation.Kind {
+		case decide.ChangeOwners:
+			log.Info("Repaired the managed fields of a child", keyReason, operation.Reason, "items", operation.Items)
+		case decide.HandOver:
+			log.Info("Handed over a contested field of a child", "field", operation.Field, "manager", operation.Manager)
+		}
 	}
-	if !isDeletionStuck(current) {
-		return current, nil
-	}
-	return current, c.delete(ctx, child.id, current)
 }
 
-// read returns the child from the cache, or nil if it does not exist. It reads from the API server in two cases: the
+// isNotFound reports whether the API server serves the type of an object, and the object does not exist.
+func isNotFound(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
+}
+
+// see returns the child as the cache holds it. Only the API server knows whether the child exists in two cases: the
 // cache does not serve the type, or it lacks a child that this run has applied or failed to create. In the second case,
 // either the cache lags behind, or the existing object is not a child and therefore not in the cache. All other
 // children that the cache lacks are assumed not to exist; if one exists, creating it fails.
-func (c *call) read(ctx context.Context, child *child) (*unstructured.Unstructured, error) {
-	if known := child.found; known != nil {
-		child.found = nil
-		return known.object, nil
-	}
+func (c *call) see(ctx context.Context, child *child) decide.Seen {
 	current, err := c.readCached(ctx, child.id)
+	child.uncached = errors.Is(err, dynamiccontroller.ErrNotServed)
 	switch {
-	case isUncached(err), apierrors.IsNotFound(err) && child.entry.known:
-		return c.readLive(ctx, child)
+	case isUncached(err), apierrors.IsNotFound(err) && child.known.MustExist():
+		return decide.Seen{Unknown: true}
 	case apierrors.IsNotFound(err):
-		return nil, nil
+		return decide.Seen{}
 	}
-	return current, err
-}
-
-func (c *call) readLive(ctx context.Context, child *child) (*unstructured.Unstructured, error) {
-	current, err := live.Get(ctx, c.as.Client, child.id)
-	if apierrors.IsNotFound(err) {
-		c.own.recordGone(child.id)
-		return nil, nil
-	}
-	return current, err
+	return decide.Seen{Object: current, Err: err}
 }
 
 // readCached returns the latest known version of an object. If the cache lacks an object that this run has written, or
@@ -304,118 +282,38 @@ func isUncached(err error) bool {
 		errors.Is(err, dynamiccontroller.ErrOtherShard)
 }
 
-// isUpToDate reports whether the child need not be applied.
-func (c *call) isUpToDate(child *child, current *unstructured.Unstructured) bool {
-	child.keep(current)
-	last := &child.entry.applied
-	if last.lacksOwners(current) || c.hasLostOwners(current, c.wasApplied(child, current)) && c.sharesOwnership(current) {
-		return false
+// checkParent reads the parent from the API server before a call creates its first child. The caller's parent can be
+// outdated, for example because the cache lags behind the previous leader. If the parent is gone, nothing would delete
+// the child. If a kind has been removed from the parent's inventory, the kind must be recorded again.
+func (c *call) checkParent(ctx context.Context) error {
+	if c.parentExists {
+		return nil
 	}
-	if last.finding.reason != "" {
-		last.finding = last.finding.review(c.config.Name, child.config, current)
-	}
-	if applied.Covers(child.config.Object, current.Object) && c.ownsFields(child, current) {
-		return true
-	}
-	if last.hash != child.hash || last.written.uid != current.GetUID() {
-		return false
-	}
-	now, err := c.signatureOf(child, current)
-	return err == nil && now.values == last.signature.values &&
-		(now.owned == "" || now.owned == last.signature.owned)
-}
-
-// ownsFields reports whether this controller owns all fields that it applied, according to the managed fields.
-func (c *call) ownsFields(child *child, current *unstructured.Unstructured) bool {
-	fields, ok := applied.FieldsOf(current, c.config.Name)
-	if !ok {
-		return true
-	}
-	for name, value := range child.withoutKept().Object {
-		switch name {
-		case "apiVersion", "kind":
-		case "metadata":
-			for name, value := range value.(map[string]any) {
-				if name != "name" && name != "namespace" && !fields["f:metadata"].Owns(map[string]any{name: value}) {
-					return false
-				}
-			}
-		default:
-			if !fields.Owns(map[string]any{name: value}) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// signature contains two digests of the fields that were applied to an object: one of their stored values, and one of
-// their ownership. If the object has no managed fields, owned is empty.
-type signature struct{ values, owned string }
-
-func (c *call) signatureOf(child *child, current *unstructured.Unstructured) (s signature, err error) {
-	if s.values, err = applied.Digest(applied.Projection(child.withoutKept().Object, current.Object)); err != nil {
-		return signature{}, err
-	}
-	if fields, ok := applied.FieldsOf(current, c.config.Name); ok {
-		for _, path := range child.kept {
-			fields.Remove(path)
-		}
-		s.owned, err = applied.Digest(fields)
-	}
-	return s, err
-}
-
-// patch changes the metadata of a child.
-func (c *call) patch(
-	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
-	metadata map[string]any,
-) (*unstructured.Unstructured, error) {
-	objects := live.Resource(c.as.Client, id.GVR, id.Namespace())
-	return patch.Metadata(ctx, objects, object, c.config.Name, metadata)
-}
-
-// patchChild is like patch, but for a desired child.
-func (c *call) patchChild(
-	ctx context.Context, child *child, object *unstructured.Unstructured, metadata map[string]any,
-) (*unstructured.Unstructured, error) {
-	now, err := c.patch(ctx, child.id, object, metadata)
-	if err == nil {
-		child.changed(object, now)
-		c.written(child, now)
-	}
-	return now, err
-}
-
-// write applies the child with additional metadata.
-func (c *call) write(
-	ctx context.Context, child *child, force bool, metadata map[string]any,
-) (*unstructured.Unstructured, error) {
-	config := child.config.DeepCopy()
-	for field, value := range metadata {
-		if err := unstructured.SetNestedField(config.Object, value, "metadata", field); err != nil {
-			return nil, err
-		}
-	}
-	objects := live.Resource(c.as.Client, child.id.GVR, child.id.Namespace())
-	options := metav1.ApplyOptions{FieldManager: c.config.Name, Force: force}
-	now, err := objects.Apply(ctx, child.id.Name(), config, options)
+	now, err := c.readParent(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("apply: %w", err)
+		return err
 	}
-	c.written(child, now)
-	signature, err := c.signatureOf(child, now)
-	if err != nil {
-		return nil, err
+	if gone, err := c.prepareParent(ctx, now); err != nil {
+		return err
+	} else if gone {
+		return decide.ErrParentGone
 	}
-	last := lastApply{hash: child.hash, written: versionOf(now), signature: signature}
-	if entries, err := ownership.Of(now); err == nil && entries.Size() <= maxOwnedPaths {
-		last.foreign = foreignItems(entries, child.config.Object, now.Object)
-		last.finding = storedDifferently(entries, c.config.Name, child.config.Object, now.Object)
+	updateMetadata(c.parent, now)
+	c.parentExists = true
+	return nil
+}
+
+// readParent reads the parent from the API server. It returns decide.ErrParentGone if the parent is being deleted or no
+// longer exists.
+func (c *call) readParent(ctx context.Context) (*unstructured.Unstructured, error) {
+	now, err := c.parents(c.id).Get(ctx, c.id.Name(), metav1.GetOptions{})
+	switch {
+	case isNotFound(err):
+		return nil, decide.ErrParentGone
+	case err != nil:
+		return nil, fmt.Errorf("read the parent before creating: %w", err)
+	case now.GetUID() != c.parent.GetUID() || now.GetDeletionTimestamp() != nil:
+		return nil, decide.ErrParentGone
 	}
-	if child.entry.applied.written.uid != last.written.uid {
-		child.entry.kept, child.entry.earlier = othersPaths{}, othersPaths{} // they belong to another object
-	}
-	child.entry.known, child.entry.applied = true, last
 	return now, nil
 }

@@ -12,9 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
-	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
@@ -193,31 +191,6 @@ func TestReconcile_ListerFindsTheChildrenToPrune(t *testing.T) {
 	}
 }
 
-func TestVersion_IsAfter(t *testing.T) {
-	object := newWidget()
-	object.SetResourceVersion("9")
-	for name, c := range map[string]struct {
-		uid             types.UID
-		resourceVersion string
-		want            bool
-	}{
-		"later":                            {"widget-uid", "10", true},
-		"equal":                            {"widget-uid", "9", false},
-		"earlier":                          {"widget-uid", "8", false},
-		"versions of different objects":    {"other-uid", "10", false},
-		"versions that cannot be compared": {"widget-uid", "x", false},
-		"no earlier version":               {"", "", false},
-	} {
-		v := version{uid: c.uid, resourceVersion: c.resourceVersion, written: time.Now()}
-		if got := v.isAfter(object); got != c.want {
-			t.Errorf("%s: got %t", name, got)
-		}
-		if v.written = v.written.Add(-2 * maxLag); v.isAfter(object) {
-			t.Errorf("%s: the cache is believed to lack an old write", name)
-		}
-	}
-}
-
 // After a restore, the versions of the cached objects are older than those of the last writes, and yet current.
 func TestApplyCache_DroppedByANewHistory(t *testing.T) {
 	var cache applyCache
@@ -248,30 +221,6 @@ func TestApplyCache_PollIntervalGrowsWithTheWait(t *testing.T) {
 		cache.waitStarted = time.Time{}
 		if interval := cache.pollInterval(); interval != minPollInterval {
 			t.Errorf("got %s for the next wait", interval)
-		}
-	})
-}
-
-// The limits outlast the object, so that others cannot lift them by deleting it. Everything else is forgotten.
-func TestChildEntry_ResetKeepsOnlyTheLimits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		last := recreation{hash: "a", deleted: time.Now()}
-		entry := childEntry{
-			known: true, applied: lastApply{hash: "a"}, futile: "a", recreation: last, judgement: judgement{hash: "a"},
-			kept: othersPaths{existing: make([]fieldpath.Path, 1)}, earlier: othersPaths{existing: make([]fieldpath.Path, 1)},
-		}
-		for range 5 {
-			entry.fights.corrections().Allow()
-			entry.fights.creations().Allow()
-		}
-		entry.reset()
-		if entry.fights.corrections().wait() == 0 || entry.fights.creations().wait() == 0 ||
-			entry.recreation != last || entry.judgement.hash != "a" {
-			t.Errorf("the limits are lost: %+v", entry)
-		}
-		if entry.known || entry.applied.hash != "" || entry.futile != "" || entry.kept.existing != nil ||
-			entry.earlier.existing != nil {
-			t.Errorf("the object is not forgotten: %+v", entry)
 		}
 	})
 }

@@ -29,9 +29,9 @@ var ErrInventoryFull = errors.New("the annotation of the parent that lists the k
 
 // inventoryRoom returns the number of bytes that the inventory of a parent can have.
 func (c *call) inventoryRoom(parent metav1.Object) int {
-	room := validation.TotalAnnotationSizeLimitB - len(c.inventoryKey()) - len(c.witnessKey()) - len(parent.GetUID())
+	room := validation.TotalAnnotationSizeLimitB - len(c.names.Inventory()) - len(c.names.Witness()) - len(parent.GetUID())
 	for key, value := range parent.GetAnnotations() {
-		if key != c.inventoryKey() && key != c.witnessKey() {
+		if key != c.names.Inventory() && key != c.names.Witness() {
 			room -= len(key) + len(value)
 		}
 	}

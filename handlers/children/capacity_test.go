@@ -226,7 +226,7 @@ func TestReconcile_RejectsInvalidNamespaces(t *testing.T) {
 	if len(children) != 2 || err == nil || invalid.NamespacedKey != "Not/valid/a" || invalid.Reason != ReasonInvalid {
 		t.Errorf("got %d children, %v", len(children), err)
 	}
-	if got := s.parent.GetAnnotations()[s.reconciler.inventoryKey()]; got != "ConfigMap=v1/configmaps:0@far" {
+	if got := s.parent.GetAnnotations()[s.reconciler.names.Inventory()]; got != "ConfigMap=v1/configmaps:0@far" {
 		t.Errorf("the inventory is %q", got)
 	}
 }

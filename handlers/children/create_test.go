@@ -29,8 +29,8 @@ func TestReconcile_CreatesNothingForDeletedParent(t *testing.T) {
 			server := newFakeServer(live...)
 			reconciler := newReconciler(t, Config{Client: server})
 			parent := newWidget() // the cached parent has the finalizer and the inventory
-			parent.SetFinalizers([]string{reconciler.finalizer()})
-			parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): "ConfigMap=v1/configmaps:0@other"})
+			parent.SetFinalizers([]string{reconciler.names.Finalizer()})
+			parent.SetAnnotations(map[string]string{reconciler.names.Inventory(): "ConfigMap=v1/configmaps:0@other"})
 			desired := oneStage(newRemoteConfigMap("a"), newConfigMap("b", "x"))
 			result, err := reconciler.Reconcile(t.Context(), first, parent, desired)
 			children := result.Existing()
@@ -58,7 +58,7 @@ func TestReconcile_RecordsRemovedKindBeforeCreating(t *testing.T) {
 	for range 2 {
 		reconcile(previous, parent, oneStage())
 	}
-	if inventory, ok := parent.GetAnnotations()[previous.inventoryKey()]; ok {
+	if inventory, ok := parent.GetAnnotations()[previous.names.Inventory()]; ok {
 		t.Fatalf("the inventory is %s", inventory)
 	}
 	server.TakeWrites()

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
@@ -32,20 +32,11 @@ const (
 	keyReason  = "reason"
 )
 
-// firstOf lists the first items, because the size of condition messages is limited.
-func firstOf(items []string) string {
-	const maxListed = 3
-	if more := len(items) - maxListed; more > 0 {
-		items = append(slices.Clone(items[:maxListed]), fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(items, ", ")
-}
-
 // newPending describes a child that is being deleted or must be deleted.
 func (c *call) newPending(
 	entry inventoryEntry, gvr schema.GroupVersionResource, object *unstructured.Unstructured,
 ) PendingChild {
-	stage, _ := strconv.Atoi(object.GetAnnotations()[c.stageKey()])
+	stage, _ := strconv.Atoi(object.GetAnnotations()[c.names.Stage()])
 	return PendingChild{
 		ObjectIdentifiers: live.Identify(gvr, object), Kind: entry.kind, stage: max(min(stage, entry.stage), 0),
 		Deleting: object.GetDeletionTimestamp() != nil, Finalizers: object.GetFinalizers(),
@@ -84,7 +75,7 @@ func (c *call) deleteInOrder(ctx context.Context, doomed []doomedChild) error {
 	for _, child := range doomed {
 		if child.stage < last {
 			c.postponed = true
-		} else if key := (childKey{child.Kind, child.NamespacedKey}); !child.Deleting || isDeletionStuck(child.object) {
+		} else if key := (childKey{child.Kind, child.NamespacedKey}); !child.Deleting || decide.IsDeletionStuck(child.object) {
 			err, tried := c.deleted[key]
 			if !tried {
 				err = c.delete(ctx, child.ObjectIdentifiers, child.object)
@@ -137,19 +128,19 @@ func isTemporary(err error) bool {
 func (c *call) delete(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, child *unstructured.Unstructured,
 ) error {
-	return c.deleteIf(ctx, id, child, c.isChild)
+	return c.deleteIf(ctx, id, child, c.rules.IsChild)
 }
 
 // deleteIf deletes an object if isChild still returns true for it.
 func (c *call) deleteIf(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, child *unstructured.Unstructured,
-	isChild func(context.Context, metav1.Object) (bool, error),
+	isChild func(metav1.Object, decide.Namespace) (bool, error),
 ) error {
 	c.cache.deleted(id)
 	objects := live.Resource(c.as.Client, id.GVR, id.Namespace())
 	err := patch.RetryOnConflict(ctx, objects, child, func(current *unstructured.Unstructured) error {
-		isChild, err := isChild(ctx, current)
-		if err != nil || !isChild || current.GetDeletionTimestamp() != nil && !isDeletionStuck(current) {
+		isChild, err := isChild(current, c.namespaceUID)
+		if err != nil || !isChild || current.GetDeletionTimestamp() != nil && !decide.IsDeletionStuck(current) {
 			return err
 		}
 		err = objects.Delete(ctx, id.Name(), metav1.DeleteOptions{
@@ -170,15 +161,6 @@ func (c *call) deleteIf(
 		return fmt.Errorf("delete %s: %w", id, err)
 	}
 	return nil
-}
-
-// isDeletionStuck reports whether an object can remain after its last finalizer has been removed. The API server then
-// removes only objects whose deletionGracePeriodSeconds is 0. The field cannot be changed by an update. A Namespace
-// keeps a value that was set when the Namespace was created, which API servers before 1.37 allow in an apply. A second
-// request to delete such an object removes it, and has no effect while the object has finalizers.
-func isDeletionStuck(object metav1.Object) bool {
-	grace := object.GetDeletionGracePeriodSeconds()
-	return object.GetDeletionTimestamp() != nil && grace != nil && *grace < 0 && len(object.GetFinalizers()) == 0
 }
 
 // prune deletes the children that are not desired. When no children of a kind are left and none are desired, it removes
@@ -265,21 +247,21 @@ func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []do
 func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 	finalizers := c.parent.GetFinalizers()
 	isOrphaning := slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
-	if !slices.Contains(finalizers, c.finalizer()) {
+	if !slices.Contains(finalizers, c.names.Finalizer()) {
 		defer c.drop(c.id)
 		if isOrphaning {
 			return nil
 		}
-		if err := c.deleteAbsent(ctx, desired); !errors.Is(err, errOrphaned) {
+		if err := c.deleteAbsent(ctx, desired); !errors.Is(err, decide.ErrOrphaned) {
 			return err
 		}
 		return nil
 	}
-	err := errOrphaned
+	err := decide.ErrOrphaned
 	if !isOrphaning {
 		err = cmp.Or(c.deleteAbsent(ctx, desired), c.deleteAll(ctx))
 	}
-	orphaned, kept, reason := errors.Is(err, errOrphaned), []string(nil), err
+	orphaned, kept, reason := errors.Is(err, decide.ErrOrphaned), []string(nil), err
 	if orphaned {
 		kept, err = c.release(ctx, reason)
 	}
@@ -292,13 +274,13 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 	}
 	if orphaned {
 		logr.FromContextOrDiscard(ctx).Info("Kept the children of a deleted parent", keyReason, reason.Error(),
-			keyObjects, firstOf(kept))
+			keyObjects, decide.FirstOf(kept))
 		if err := c.deleteWitness(ctx); err != nil {
 			return err
 		}
 	}
-	if err := patch.RemoveFinalizer(ctx, c.parents(c.id), c.parent, c.finalizer()); err != nil {
-		return fmt.Errorf("remove finalizer %s from %s: %w", c.finalizer(), c.id, err)
+	if err := patch.RemoveFinalizer(ctx, c.parents(c.id), c.parent, c.names.Finalizer()); err != nil {
+		return fmt.Errorf("remove finalizer %s from %s: %w", c.names.Finalizer(), c.id, err)
 	}
 	c.drop(c.id)
 	return nil
@@ -309,7 +291,7 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 // child is no longer served, it keeps the child.
 func (c *call) deleteAll(ctx context.Context) error {
 	left, err := c.deleteDependents(ctx, true)
-	if err != nil && !errors.Is(err, errOrphaned) && c.isNamespaceTerminating(ctx) {
+	if err != nil && !errors.Is(err, decide.ErrOrphaned) && c.isNamespaceTerminating(ctx) {
 		clear(c.deleted)
 		left, err = c.deleteDependents(ctx, false) // Kubernetes deletes the others
 	}
@@ -322,7 +304,7 @@ func (c *call) deleteAll(ctx context.Context) error {
 	c.pending = nil
 	if len(c.ignored) > 0 {
 		logr.FromContextOrDiscard(ctx).Info("Ignored objects that look like children, because the inventory does not "+
-			"contain their namespaces", keyObjects, firstOf(c.ignored))
+			"contain their namespaces", keyObjects, decide.FirstOf(c.ignored))
 	}
 	return nil
 }
@@ -430,7 +412,7 @@ func (c *call) existingChild(
 	}
 	isChild := false
 	if err == nil {
-		isChild, err = c.isChild(ctx, current)
+		isChild, err = c.rules.IsChild(current, c.namespaceUID)
 	}
 	switch {
 	case err != nil:

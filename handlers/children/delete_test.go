@@ -17,6 +17,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
@@ -104,7 +105,7 @@ func (c reverseOrder) run(t *testing.T, stages Desired) {
 	if _, err := reconciler.Reconcile(t.Context(), first, parent, stages); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Contains(parent.GetFinalizers(), reconciler.finalizer()) {
+	if !slices.Contains(parent.GetFinalizers(), reconciler.names.Finalizer()) {
 		t.Error("the parent has no finalizer")
 	}
 	server.TakeWrites()
@@ -311,7 +312,8 @@ func TestReconcile_OrphanedChildrenAreNotDeleted(t *testing.T) {
 		t.Errorf("wrote %q", writes)
 	}
 	kept := getConfigMap(t, server, "other", "b")
-	if mark, _ := callFor(t, reconciler, parent).markOf(t.Context(), kept); mark != noMark || len(kept.GetLabels()) > 0 {
+	call := callFor(t, reconciler, parent)
+	if mark, _ := call.rules.MarkOf(kept, call.namespaceUID); mark != decide.NoMark || len(kept.GetLabels()) > 0 {
 		t.Errorf("the orphaned child has the metadata %v", kept.Object["metadata"])
 	}
 }

@@ -6,18 +6,19 @@ import (
 	"fmt"
 	"iter"
 	"strconv"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/internal/applied"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
@@ -73,36 +74,37 @@ type desiredSet struct {
 	needsWitness bool                                   // whether the parent needs a witness, see orphan.go
 }
 
-// child is a desired child, ready to be applied.
+// child is a desired child in one call.
 type child struct {
 	Child
+	desired *decide.Child                       // nil if err is set before the child is complete
 	id      dynamiccontroller.ObjectIdentifiers // the GVR is empty if the mapper lacks the kind
 	kind    schema.GroupKind
 	mapping *meta.RESTMapping
-	// template is the apply configuration of a new object. config is that for the object that was read last: it has the
-	// existing values of the kept fields.
-	template, config *unstructured.Unstructured
-	kept             []fieldpath.Path // the fields of KeepExisting
-	hash             string           // see hashOf; config contains it as an annotation
-	size             int64            // the size of config in bytes, as JSON
-	marked           bool             // whether the child has a mark instead of an owner reference
-	manager          string           // the field manager that applies the child
+	size    int64 // the size of the configuration in bytes, as JSON
 	// err is why the child cannot be applied: the mapper lacks its kind, its kind is not supported, or its namespace is
 	// invalid.
-	err     error
-	entry   *childEntry // what this run knows about the child
-	result  ChildResult
-	pending *PendingChild // an object with its name that is being deleted
+	err      error
+	known    *decide.Known // what this run knows about the child
+	seen     decide.Seen
+	decision *decide.Decision // nil if there is nothing to decide
+	isPaused bool             // whether the decision waits until the parent has been read
+	result   ChildResult
+	pending  *PendingChild // an object with its name that is being deleted
 	// uncached is set if the cache does not serve the type.
 	uncached bool
-	found    *found // what this call has read, to be used once; nil if nothing has been read
 }
 
-// found is an object that has been read. The object is nil if it does not exist.
-type found struct{ object *unstructured.Unstructured }
+// stop ends the decision about the child.
+func (d *child) stop() {
+	if d.decision != nil {
+		d.decision.Stop()
+		d.decision = nil
+	}
+}
 
 // needsWitness reports whether the witness decides if the child is deleted with its parent.
-func (c *child) needsWitness() bool { return c.marked && !c.Retain }
+func (d *child) needsWitness() bool { return d.desired.Marked && !d.Retain }
 
 // childKey identifies a child regardless of its API version.
 type childKey struct {
@@ -171,7 +173,7 @@ func (c *call) newDesiredSet(ctx context.Context, desired Desired) (*desiredSet,
 				errs = append(errs, fmt.Errorf("%s %s: %w", kind, object.Object.GetName(), err))
 				continue
 			}
-			next.entry, next.result = c.cache.child(next.id), next.newResult()
+			next.known, next.result = c.cache.child(next.id), next.newResult()
 			children = append(children, next)
 		}
 		s.stages = append(s.stages, children)
@@ -203,7 +205,7 @@ func (s *desiredSet) add(parent dynamiccontroller.ObjectIdentifiers, child *chil
 	s.keys[key] = true
 	s.mappings[child.kind] = child.mapping
 	s.needsCleanUp = s.needsCleanUp || child.needsWitness()
-	if namespace := child.config.GetNamespace(); namespace != "" && namespace != parent.Namespace() && !child.Retain {
+	if namespace := child.desired.Template.GetNamespace(); namespace != "" && namespace != parent.Namespace() && !child.Retain {
 		if problems := content.IsDNS1123Label(namespace); len(problems) > 0 {
 			child.err = fmt.Errorf("%w: %q: %s", errInvalidNamespace, namespace, problems[0])
 			return nil
@@ -263,34 +265,40 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 		return nil, fmt.Errorf("is outside its parent's namespace %s; "+
 			"add its kind to children.Config.Kinds with CrossNamespace set", c.parent.GetNamespace())
 	}
-	for _, key := range []string{c.restoredKey(), c.retainedKey(), c.adoptedKey(), c.recreatedKey()} {
+	for _, key := range []string{c.names.Restored(), c.names.Retained(), c.names.Adopted(), c.names.Recreated()} {
 		if config.GetAnnotations()[key] != "" {
 			return nil, fmt.Errorf("must not have the annotation %s", key)
 		}
 	}
 	annotate := func(key, value string) { config.SetAnnotations(with(config.GetAnnotations(), key, value)) }
 	if stage > 0 {
-		annotate(c.stageKey(), strconv.Itoa(stage))
+		annotate(c.names.Stage(), strconv.Itoa(stage))
 	}
 	if desired.Retain {
-		annotate(c.retainedKey(), c.identity())
+		annotate(c.names.Retained(), c.rules.Identity())
 	}
 	label := string(c.parent.GetUID())
 	if crossNamespace || desired.Retain {
-		record, err := c.record(ctx, desired.Retain)
+		namespace := types.UID("")
+		if !desired.Retain {
+			if namespace, err = c.namespaceUID(); err != nil {
+				return nil, err
+			}
+		}
+		record, err := c.rules.Record(namespace)
 		if err != nil {
 			return nil, err
 		}
-		annotate(c.parentLabel(), record)
-		annotate(c.selfKey(), cache.MetaObjectToName(config).String())
-		label = identityLabel(c.identity())
+		annotate(c.names.ParentLabel(), record)
+		annotate(c.names.Self(), cache.MetaObjectToName(config).String())
+		label = decide.IdentityLabel(c.rules.Identity())
 	} else if err := setController(config, c.parent); err != nil {
 		return nil, err
 	}
-	config.SetLabels(with(config.GetLabels(), c.parentLabel(), label))
+	config.SetLabels(with(config.GetLabels(), c.names.ParentLabel(), label))
 	if c.config.LabelBuckets {
 		bucket := dynamiccontroller.BucketOf(c.id.GVR.GroupResource())
-		config.SetLabels(with(config.GetLabels(), c.bucketLabel(), bucket))
+		config.SetLabels(with(config.GetLabels(), c.names.BucketLabel(), bucket))
 	}
 	kept, err := c.keptPaths(desired, config)
 	if err != nil {
@@ -300,12 +308,15 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 	if err != nil {
 		return nil, err
 	}
-	annotate(c.appliedKey(), hash)
+	annotate(c.names.Applied(), hash)
+	id := live.Identify(mapping.Resource, config)
 	return &child{
-		Child: desired, id: live.Identify(mapping.Resource, config), kind: gvk.GroupKind(), mapping: mapping,
-		template: config, config: config, kept: kept, hash: hash,
-		size: size, marked: crossNamespace || desired.Retain,
-		manager: c.config.Name,
+		Child: desired, id: id, kind: gvk.GroupKind(), mapping: mapping, size: size,
+		desired: &decide.Child{
+			ID: id.String(), GroupKind: gvk.GroupKind(), Resource: mapping.Resource, Template: config, Kept: kept, Hash: hash,
+			Marked: crossNamespace || desired.Retain, Retain: desired.Retain, Adopt: desired.Adopt,
+			Recreate: desired.OnImmutable == OnImmutableRecreate,
+		},
 	}, nil
 }
 
@@ -315,7 +326,7 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 func (c *call) hashOf(
 	config *unstructured.Unstructured, kept []fieldpath.Path,
 ) (hash string, size int64, err error) {
-	hashed := []any{withoutPaths(config, kept).Object}
+	hashed := []any{decide.Without(config, kept).Object}
 	for _, path := range kept {
 		hashed = append(hashed, path.String()) // a change of a kept value causes no write
 	}
@@ -326,19 +337,11 @@ func (c *call) hashOf(
 	if err != nil {
 		return "", 0, err
 	}
-	names, err := applied.Digest(c.identity(), config.GetKind(), cache.MetaObjectToName(config).String())
+	names, err := applied.Digest(c.rules.Identity(), config.GetKind(), cache.MetaObjectToName(config).String())
 	if err != nil {
 		return "", 0, err
 	}
 	return hash + "." + names[:16], size, nil
-}
-
-// isNamedBy reports whether the annotation <name>/applied of an object was written for a child and a parent with the
-// names of this child and its parent.
-func (c *child) isNamedBy(annotation string) bool {
-	_, names, _ := strings.Cut(annotation, ".")
-	_, own, _ := strings.Cut(c.hash, ".")
-	return names != "" && names == own
 }
 
 func setController(config, parent *unstructured.Unstructured) error {

@@ -9,11 +9,11 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/internal/gonehook"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
@@ -49,7 +49,7 @@ func (c *call) remember(ctx context.Context, children []*child) {
 	var written []writtenChild
 	for _, child := range children {
 		if child.needsWitness() {
-			stage, _ := strconv.Atoi(child.config.GetAnnotations()[c.stageKey()])
+			stage, _ := strconv.Atoi(child.desired.Template.GetAnnotations()[c.names.Stage()])
 			written = append(written, writtenChild{id: child.id, kind: child.kind, stage: stage})
 		}
 	}
@@ -113,13 +113,13 @@ func (c *call) deleteWrittenChildren(ctx context.Context, memory *runMemory) err
 		if orphaned {
 			message = "Kept the children of a deleted parent"
 		}
-		logr.FromContextOrDiscard(ctx).Info(message, keyObjects, firstOf(gone))
+		logr.FromContextOrDiscard(ctx).Info(message, keyObjects, decide.FirstOf(gone))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	if orphaned {
-		c.parent.SetAnnotations(map[string]string{c.witnessKey(): string(c.parent.GetUID())})
+		c.parent.SetAnnotations(map[string]string{c.names.Witness(): string(c.parent.GetUID())})
 		if err := c.deleteWitness(ctx); err != nil {
 			return err
 		}
@@ -163,22 +163,11 @@ func (c *call) deleteWrittenChild(ctx context.Context, child writtenChild, orpha
 	case err != nil:
 		return false, fmt.Errorf("read %s: %w", id, err)
 	}
-	if written, err := c.isWritten(ctx, current); err != nil || !written {
+	if written, err := c.rules.IsExactly(current, c.namespaceUID); err != nil || !written {
 		return false, err
 	}
 	if orphaned {
 		return true, c.removeMark(ctx, id, current)
 	}
-	return true, c.deleteIf(ctx, id, current, c.isWritten)
-}
-
-// isWritten reports whether an object is a marked child of exactly this parent. The children of a parent that was
-// restored can belong to several.
-func (c *call) isWritten(ctx context.Context, object metav1.Object) (bool, error) {
-	if c.isRetained(object) || metav1.GetControllerOfNoCopy(object) != nil ||
-		ownerref.CanReach(c.parent, object.GetNamespace()) {
-		return false, nil
-	}
-	mark, err := c.markOf(ctx, object)
-	return mark == markOfParent, err
+	return true, c.deleteIf(ctx, id, current, c.rules.IsExactly)
 }

@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
@@ -196,10 +198,10 @@ func (i inventory) filter(accept func(schema.GroupKind) bool) inventory {
 func (c *call) inventoryOf(
 	parent *unstructured.Unstructured, accept func(schema.GroupKind) bool,
 ) (accepted, others inventory) {
-	if c.cache.written.isAfter(parent) {
+	if c.cache.written.IsAfter(parent, time.Now()) {
 		return c.cache.inventory.filter(accept), nil
 	}
-	if text := parent.GetAnnotations()[c.inventoryKey()]; text != c.parsed.text {
+	if text := parent.GetAnnotations()[c.names.Inventory()]; text != c.parsed.text {
 		c.parsed = parsedInventory{text: text, entries: parseInventory(text)}
 	}
 	return c.parsed.entries.split(accept)
@@ -227,8 +229,8 @@ func (c *call) changeParent(
 		now, others := c.inventoryOf(current, c.isListed)
 		room := c.inventoryRoom(current)
 		next, finalizers := now.grow(change(now), room), current.GetFinalizers()
-		witness := finalize && c.desired.needsWitness && c.witnessErr == nil && !c.isWitnessed(current)
-		finalize := finalize && !slices.Contains(finalizers, c.finalizer())
+		witness := finalize && c.desired.needsWitness && c.witnessErr == nil && !c.rules.IsWitnessed(current)
+		finalize := finalize && !slices.Contains(finalizers, c.names.Finalizer())
 		changed := !now.equals(next)
 		if !changed && !finalize && !witness {
 			c.recorded = next
@@ -239,14 +241,14 @@ func (c *call) changeParent(
 		}
 		annotations := map[string]any{}
 		if changed {
-			annotations[c.inventoryKey()] = next.annotation(others, room)
+			annotations[c.names.Inventory()] = next.annotation(others, room)
 		}
 		if witness {
-			annotations[c.witnessKey()] = string(current.GetUID())
+			annotations[c.names.Witness()] = string(current.GetUID())
 		}
 		changes := map[string]any{"annotations": annotations}
 		if finalize {
-			changes["finalizers"] = append(finalizers, c.finalizer())
+			changes["finalizers"] = append(finalizers, c.names.Finalizer())
 		}
 		written, err := patch.Metadata(ctx, parents, current, c.config.Name, changes)
 		if err != nil {
@@ -254,7 +256,7 @@ func (c *call) changeParent(
 		}
 		updateMetadata(parent, written)
 		c.parentExists = written.GetDeletionTimestamp() == nil
-		c.recorded, c.cache.inventory, c.cache.written = next, next, versionOf(written)
+		c.recorded, c.cache.inventory, c.cache.written = next, next, decide.VersionOf(written, time.Now())
 		return nil
 	})
 	if patch.IsGone(err) {

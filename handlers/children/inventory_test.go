@@ -158,7 +158,7 @@ func TestReconcile_UnknownKindIsGoneOnlyIfNotServed(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			current := getParent(t, server)
-			kept := current.GetAnnotations()[reconciler.inventoryKey()] != ""
+			kept := current.GetAnnotations()[reconciler.names.Inventory()] != ""
 			if c.deleted {
 				kept = len(current.GetFinalizers()) > 0
 			}
@@ -203,7 +203,7 @@ func TestReconcile_KeepsNamespacesThatAreNotListed(t *testing.T) {
 				now := metav1.Now()
 				parent.SetDeletionTimestamp(&now)
 			}
-			inventory := parent.GetAnnotations()[reconciler.inventoryKey()]
+			inventory := parent.GetAnnotations()[reconciler.names.Inventory()]
 			server.TakeWrites()
 			limited := newReconciler(t, Config{Client: server, Namespaces: []string{"default"}})
 			_, err := limited.Reconcile(t.Context(), first, parent.DeepCopy(), oneStage())
@@ -214,7 +214,7 @@ func TestReconcile_KeepsNamespacesThatAreNotListed(t *testing.T) {
 				t.Errorf("wrote %q", writes)
 			}
 			current := getParent(t, server)
-			if current.GetAnnotations()[reconciler.inventoryKey()] != inventory || len(current.GetFinalizers()) == 0 {
+			if current.GetAnnotations()[reconciler.names.Inventory()] != inventory || len(current.GetFinalizers()) == 0 {
 				t.Errorf("the parent is %v", current)
 			}
 			_, err = reconciler.Reconcile(t.Context(), first, parent, oneStage())

@@ -7,11 +7,9 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/dynamic-controller/engine/handlers/internal/ownership"
 	"github.com/dynamic-controller/engine/internal/keptfields"
 )
 
@@ -65,51 +63,4 @@ func (c *call) keptPaths(desired Child, config *unstructured.Unstructured) (all 
 		return nil, errors.New("KeepExisting must not be set with OnImmutableRecreate, which would lose the values")
 	}
 	return all, nil
-}
-
-// keep sets the fields that the child keeps to their values in the object that is about to be compared or changed. A
-// write contains the resourceVersion of that object, so that it cannot replace a newer value. A field that the desired
-// child no longer has is kept as well, if this Reconciler owns it: otherwise, the apply would remove it.
-func (d *child) keep(current *unstructured.Unstructured) {
-	if len(d.kept) == 0 {
-		return
-	}
-	d.config = d.template.DeepCopy()
-	owned := fieldpath.NewSet()
-	if entries, err := ownership.Of(current); err == nil {
-		owned, _ = entries.AppliedBy(d.manager)
-	}
-	for _, path := range d.kept {
-		existing, _ := ownership.Lookup(current.Object, path)
-		_, isDesired := ownership.Lookup(d.config.Object, path)
-		if existing != nil && (isDesired || owned.Has(path)) {
-			ownership.Set(d.config.Object, path, runtime.DeepCopyJSONValue(existing))
-		}
-	}
-}
-
-// needsOwners reports whether only the managedFields, which a cache can leave out, show that a field must be kept.
-func (d *child) needsOwners(current *unstructured.Unstructured) bool {
-	return len(managedFields(current)) == 0 && slices.ContainsFunc(d.kept, func(path fieldpath.Path) bool {
-		existing, _ := ownership.Lookup(current.Object, path)
-		_, isDesired := ownership.Lookup(d.template.Object, path)
-		return existing != nil && !isDesired
-	})
-}
-
-// withoutKept returns the part of the configuration that this Reconciler decides.
-func (d *child) withoutKept() *unstructured.Unstructured {
-	return withoutPaths(d.config, d.kept)
-}
-
-// withoutPaths returns a copy of a configuration without the given fields. Without fields, it returns the same object.
-func withoutPaths(config *unstructured.Unstructured, paths []fieldpath.Path) *unstructured.Unstructured {
-	if len(paths) == 0 {
-		return config
-	}
-	rest := config.DeepCopy()
-	for _, path := range paths {
-		ownership.Remove(rest.Object, path)
-	}
-	return rest
 }

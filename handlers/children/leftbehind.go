@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/internal/requestpath"
 )
 
@@ -99,6 +100,6 @@ func (c *call) reportLeftBehind(ctx context.Context) error {
 		texts[i] = fmt.Sprintf("%s %s: %v", left.Kind, left.NamespacedKey, left.Err)
 	}
 	logr.FromContextOrDiscard(ctx).Info("Children can still exist after the deletion of their parent",
-		keyObjects, firstOf(texts))
+		keyObjects, decide.FirstOf(texts))
 	return nil
 }

@@ -64,7 +64,7 @@ func TestReconcile_DeletionContinuesWithoutChildrenThatTheServerCannotListOrDele
 							t.Errorf("got %+v", l)
 						}
 					}
-					if !slices.Contains(getParent(t, server).GetFinalizers(), reconciler.finalizer()) {
+					if !slices.Contains(getParent(t, server).GetFinalizers(), reconciler.names.Finalizer()) {
 						t.Error("the finalizer was removed before the call")
 					}
 					return nil
@@ -73,7 +73,7 @@ func TestReconcile_DeletionContinuesWithoutChildrenThatTheServerCannotListOrDele
 			if (err == nil) != (c.left != nil) || !slices.Equal(left, c.left) {
 				t.Errorf("got %q, %v; want %q", left, err, c.left)
 			}
-			if kept := slices.Contains(getParent(t, server).GetFinalizers(), reconciler.finalizer()); kept != (c.left == nil) {
+			if kept := slices.Contains(getParent(t, server).GetFinalizers(), reconciler.names.Finalizer()); kept != (c.left == nil) {
 				t.Errorf("the parent has the finalizer: %t", kept)
 			}
 		})
@@ -92,7 +92,7 @@ func TestReconcile_FinalizerStaysUntilWhatIsLeftBehindIsReported(t *testing.T) {
 	_, err := reconciler.Reconcile(t.Context(), first, parent, Desired{
 		LeftBehind: func(context.Context, []LeftBehind) error { return failure },
 	})
-	if !errors.Is(err, failure) || !slices.Contains(getParent(t, server).GetFinalizers(), reconciler.finalizer()) {
+	if !errors.Is(err, failure) || !slices.Contains(getParent(t, server).GetFinalizers(), reconciler.names.Finalizer()) {
 		t.Errorf("got %v, finalizers %q", err, getParent(t, server).GetFinalizers())
 	}
 	if _, err := reconciler.Reconcile(t.Context(), first, parent, Desired{}); err != nil ||
@@ -159,8 +159,8 @@ func TestReconcile_DeletionContinuesWithoutTypesWithAmbiguousPaths(t *testing.T)
 		t.Fatal(err)
 	}
 	parent, now := newWidget(), metav1.Now()
-	parent.SetFinalizers([]string{reconciler.finalizer()})
-	parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): "Watch.parts.example.com=v1/watch:0@other"})
+	parent.SetFinalizers([]string{reconciler.names.Finalizer()})
+	parent.SetAnnotations(map[string]string{reconciler.names.Inventory(): "Watch.parts.example.com=v1/watch:0@other"})
 	if _, err := server.Resource(widgets).Namespace("default").
 		Update(t.Context(), parent, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

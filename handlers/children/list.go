@@ -86,7 +86,7 @@ func (c *call) keepChildren(
 	ctx context.Context, entry inventoryEntry, own *[]*unstructured.Unstructured, newer *error,
 ) func(*unstructured.Unstructured) error {
 	return func(object *unstructured.Unstructured) error {
-		switch isChild, err := c.isChild(ctx, object); {
+		switch isChild, err := c.rules.IsChild(object, c.namespaceUID); {
 		case errors.Is(err, ErrNewerFormat):
 			if entry.covers(c.parent, object.GetNamespace()) {
 				*newer = cmp.Or(*newer, fmt.Errorf("%s: %w", cache.MetaObjectToName(object), err))
@@ -153,7 +153,7 @@ func (c *call) listLive(
 		if err := checkRoute(gvr, acrossNamespaces); namespace == "" && err != nil {
 			return err
 		}
-		if err := live.Each(ctx, c.config.Client, gvr, namespace, c.selector(), f); err != nil {
+		if err := live.Each(ctx, c.config.Client, gvr, namespace, c.rules.Selector(), f); err != nil {
 			return err
 		}
 	}
@@ -164,7 +164,7 @@ func (c *call) listLive(
 // requires CrossNamespace for the kind in Config.Kinds. The parent must also have the finalizer, which is added before
 // the first such child is written.
 func (c *call) canCrossNamespaces(kind schema.GroupKind) bool {
-	return c.kinds[kind] && c.parent.GetNamespace() != "" && slices.Contains(c.parent.GetFinalizers(), c.finalizer())
+	return c.kinds[kind] && c.parent.GetNamespace() != "" && slices.Contains(c.parent.GetFinalizers(), c.names.Finalizer())
 }
 
 // listCached calls f with the metadata of the children in Config.Cache. It is sufficient to delete them.
@@ -180,7 +180,7 @@ func (c *call) listCached(
 	if hasIndex && !crossNamespace {
 		objects, err = owned.OwnedBy(c.parent.GetUID())
 	} else {
-		objects, err = lister.Objects(namespace, c.selector())
+		objects, err = lister.Objects(namespace, c.rules.Selector())
 	}
 	for i, object := range objects {
 		objects[i] = nil // holds its decoded metadata

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 )
 
 // restored returns a widget with the same name as the first one and another UID, and its namespace.
@@ -91,9 +93,10 @@ func TestReconcile_RestoredChildren(t *testing.T) {
 			server := newReconciling(t, parent, namespace, child)
 			check(server, desired, "apply configmaps a")
 			if now := getConfigMap(t, server.Server, "other", "a"); test.want {
-				mark, err := callFor(t, server.reconciler, server.parent).markOf(t.Context(), now)
+				call := callFor(t, server.reconciler, server.parent)
+				mark, err := call.rules.MarkOf(now, call.namespaceUID)
 				_, confirmed := now.GetAnnotations()["platform.example.com/restored"]
-				if confirmed || mark != markOfParent || err != nil {
+				if confirmed || mark != decide.MarkOfParent || err != nil {
 					t.Errorf("the child has mark %d and the annotations %v, %v", mark, now.GetAnnotations(), err)
 				}
 			}
@@ -115,7 +118,7 @@ func TestMarkOf_ReadsTheNamespaceOnce(t *testing.T) {
 	for _, uid := range []types.UID{"restored-uid", "widget-uid", "widget-uid"} {
 		object := newRemoteConfigMap("a")
 		setMark(object, "first", uid, "namespace")
-		if isChild, err := call.isChild(t.Context(), object); !isChild || err != nil {
+		if isChild, err := call.rules.IsChild(object, call.namespaceUID); !isChild || err != nil {
 			t.Errorf("UID %s: got %t, %v", uid, isChild, err)
 		}
 	}
@@ -132,11 +135,11 @@ func TestMarkOf_ReturnsErrors(t *testing.T) {
 	call := callFor(t, newReconciler(t, Config{Client: server}), parent)
 	object := newRemoteConfigMap("a")
 	setMark(object, "first", "widget-uid", "namespace")
-	if _, err := call.isChild(t.Context(), object); err == nil {
+	if _, err := call.rules.IsChild(object, call.namespaceUID); err == nil {
 		t.Error("got no error")
 	}
 	var controlled metav1.Object = newConfigMap("b", "x")
-	if isChild, err := call.isChild(t.Context(), controlled); isChild || err != nil {
+	if isChild, err := call.rules.IsChild(controlled, call.namespaceUID); isChild || err != nil {
 		t.Errorf("an object without a mark: got %t, %v", isChild, err)
 	}
 }

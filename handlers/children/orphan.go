@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -16,30 +15,24 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
-// If a parent is deleted and its dependents are orphaned, the garbage collector removes the owner references to the
-// parent, and then the parent's orphan finalizer. Afterwards, the parent looks as if its dependents were to be deleted.
-// The owner references are the only difference: unless dependents are orphaned, they remain while the parent exists.
-// Marked children have no owner reference. A parent with such children is therefore given a witness, a ConfigMap with
-// an owner reference. The annotation <name>/witness on the parent contains the parent's UID once the witness exists.
-// The annotation of a parent that was restored from a backup contains another UID.
-
 // witnessName returns the name of the parent's witness. Each controller of the parent has a witness of its own.
 func (c *call) witnessName() string {
-	return "children-of-" + string(c.parent.GetUID()) + "-" + identityLabel(c.config.Name)[:8]
+	return "children-of-" + string(c.parent.GetUID()) + "-" + decide.IdentityLabel(c.config.Name)[:8]
 }
 
-// ensureWitness creates the parent's witness, unless this run has found that it exists. It returns errParentGone
+// ensureWitness creates the parent's witness, unless this run has found that it exists. It returns decide.ErrParentGone
 // instead of adding the owner reference for a parent that is being deleted, whose dependents can be orphaned already.
 func (c *call) ensureWitness(ctx context.Context) error {
 	if c.cache.witness == c.parent.GetUID() {
 		return nil
 	}
-	version := createOnlyVersion
+	version := decide.CreateOnlyVersion
 	witness, err := c.readWitness(ctx)
 	if err == nil {
 		version = witness.GetResourceVersion()
@@ -54,19 +47,6 @@ func (c *call) ensureWitness(ctx context.Context) error {
 			c.parent.GetNamespace(), c.witnessName(), err)
 	}
 	c.cache.witness = c.parent.GetUID()
-	return nil
-}
-
-// isWitnessed reports whether the annotation of a parent shows that its witness has existed.
-func (c *call) isWitnessed(parent metav1.Object) bool {
-	return parent.GetAnnotations()[c.witnessKey()] == string(c.parent.GetUID())
-}
-
-// checkWitness returns why the parent has no witness, without which a child must not be marked.
-func (c *call) checkWitness(child *child) error {
-	if child.needsWitness() {
-		return c.witnessErr
-	}
 	return nil
 }
 
@@ -96,16 +76,9 @@ func (c *call) writeWitness(ctx context.Context, version string) error {
 	return err
 }
 
-// errOrphaned is returned instead of deleting marked children whose parent is deleted with orphaned dependents.
-var errOrphaned = errors.New("the dependents of the parent were orphaned")
-
 // ErrMaybeOrphaned is the [LeftBehind].Err of children that are kept because nothing shows how their parent was
 // deleted.
-var ErrMaybeOrphaned = fmt.Errorf("nothing shows whether %w", errOrphaned)
-
-// namespaceDelay is less than the five seconds that pass between the deletion of a namespace and that of its objects. A
-// parent that was deleted earlier was deleted by someone else. The clocks of API servers can differ.
-const namespaceDelay = 3 * time.Second
+var ErrMaybeOrphaned = decide.ErrMaybeOrphaned
 
 // UnknownPropagationError is returned if a parent is being deleted, and the identity cannot read the ConfigMap that
 // shows whether its dependents are orphaned. The children are neither deleted nor released.
@@ -124,13 +97,13 @@ func (e *UnknownPropagationError) Error() string {
 		children[i] = child.GVR.GroupResource().String() + " " + child.NamespacedKey
 	}
 	return fmt.Sprintf("cannot delete %s: the ConfigMap %s, which shows whether they must be kept, cannot be read: %v",
-		firstOf(children), e.ConfigMap, e.Err)
+		decide.FirstOf(children), e.ConfigMap, e.Err)
 }
 
 // Unwrap returns the error from the API server.
 func (e *UnknownPropagationError) Unwrap() error { return e.Err }
 
-// checkOrphaned returns an error that wraps errOrphaned if the parent is being deleted, some of the children to delete
+// checkOrphaned returns an error that wraps decide.ErrOrphaned if the parent is being deleted, some of the children to delete
 // are marked, and the parent's dependents are orphaned or may be orphaned.
 func (c *call) checkOrphaned(ctx context.Context, doomed []doomedChild) error {
 	var marked []dynamiccontroller.ObjectIdentifiers
@@ -149,53 +122,50 @@ func (c *call) checkOrphaned(ctx context.Context, doomed []doomedChild) error {
 		c.cache.notOrphaned = c.parent.GetUID()
 	case errors.As(err, &unreadable):
 		unreadable.Children = marked
-	case !errors.Is(err, errOrphaned):
+	case !errors.Is(err, decide.ErrOrphaned):
 		return fmt.Errorf("find out whether the dependents of %s are orphaned: %w", c.id, err)
 	}
 	return err
 }
 
-// findPropagation returns nil if the dependents of a parent that is being deleted are deleted, errOrphaned if they are
-// orphaned, and ErrMaybeOrphaned if nothing shows which. The package documentation contains the rules.
+// findPropagation returns nil if the dependents of a parent that is being deleted are deleted, decide.ErrOrphaned if they
+// are orphaned, and ErrMaybeOrphaned if nothing shows which. The package documentation contains the rules.
 func (c *call) findPropagation(ctx context.Context) error {
-	finalizers, isWitnessed := c.parent.GetFinalizers(), c.isWitnessed(c.parent)
-	switch {
-	case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):
-		return errOrphaned
-	case slices.Contains(finalizers, metav1.FinalizerDeleteDependents):
-		return nil
-	}
-	// The witness is read each time: a deletion can be followed by another one that orphans the dependents.
-	var unreadable error
-	if isWitnessed {
-		witness, err := c.readWitness(ctx)
-		switch {
-		case err == nil && ownerref.Refers(witness, c.parent):
-			return nil
-		case err == nil:
-			return errOrphaned
-		case apierrors.IsForbidden(err):
-			unreadable = &UnknownPropagationError{ConfigMap: c.parent.GetNamespace() + "/" + c.witnessName(), Err: err}
-		case !apierrors.IsNotFound(err):
-			return err
-		}
-	}
-	if c.cache.notOrphaned == c.parent.GetUID() {
-		return nil
-	}
-	namespace, err := c.readNamespace(ctx)
+	var forbidden error
+	propagation, err := decide.PropagationOf(decide.Evidence{
+		Parent: c.rules, WasDeleted: c.cache.notOrphaned == c.parent.GetUID(),
+		Witness: func() (decide.Witness, error) {
+			witness, err := c.readWitness(ctx)
+			switch {
+			case apierrors.IsNotFound(err):
+				return decide.WitnessIsGone, nil
+			case apierrors.IsForbidden(err):
+				forbidden = err
+				return decide.WitnessIsHidden, nil
+			case err != nil:
+				return 0, err
+			case ownerref.Refers(witness, c.parent):
+				return decide.WitnessIsOwned, nil
+			}
+			return decide.WitnessIsOrphaned, nil
+		},
+		NamespaceDeleted: func() (time.Time, error) {
+			namespace, err := c.readNamespace(ctx)
+			if err != nil || namespace == nil || namespace.GetDeletionTimestamp() == nil {
+				return time.Time{}, err
+			}
+			return namespace.GetDeletionTimestamp().Time, nil
+		},
+	})
 	switch {
 	case err != nil:
 		return err
-	case namespace != nil && namespace.GetDeletionTimestamp() != nil:
-		if deleted := namespace.GetDeletionTimestamp(); c.parent.GetDeletionTimestamp().Sub(deleted.Time) > namespaceDelay {
-			return nil
-		}
-		return ErrMaybeOrphaned
-	case unreadable != nil:
-		return unreadable
-	case isWitnessed:
-		return nil // A deletion in the foreground deletes the witness first.
+	case propagation == decide.Deleted:
+		return nil
+	case propagation == decide.Orphaned:
+		return decide.ErrOrphaned
+	case propagation == decide.Hidden:
+		return &UnknownPropagationError{ConfigMap: c.parent.GetNamespace() + "/" + c.witnessName(), Err: forbidden}
 	}
 	return ErrMaybeOrphaned
 }
@@ -232,7 +202,7 @@ func (c *call) release(ctx context.Context, reason error) (kept []string, err er
 // deleteWitness deletes the witness of a parent whose children are kept. Without an owner reference, the garbage
 // collector does not delete the witness.
 func (c *call) deleteWitness(ctx context.Context) error {
-	if !c.isWitnessed(c.parent) {
+	if !c.rules.IsWitnessed(c.parent) {
 		return nil
 	}
 	err := c.witnesses().Delete(ctx, c.witnessName(), metav1.DeleteOptions{
@@ -255,17 +225,17 @@ func (c *call) removeMark(
 ) error {
 	objects := live.Resource(c.as.Client, id.GVR, id.Namespace())
 	err := patch.RetryOnConflict(ctx, objects, child, func(current *unstructured.Unstructured) error {
-		isChild, err := c.isChild(ctx, current)
+		isChild, err := c.rules.IsChild(current, c.namespaceUID)
 		if err != nil || !isChild {
 			return err
 		}
-		labels := map[string]any{c.parentLabel(): nil}
-		if bucket := dynamiccontroller.BucketOf(c.id.GVR.GroupResource()); current.GetLabels()[c.bucketLabel()] == bucket {
-			labels[c.bucketLabel()] = nil // also if LabelBuckets was set before
+		labels := map[string]any{c.names.ParentLabel(): nil}
+		if bucket := dynamiccontroller.BucketOf(c.id.GVR.GroupResource()); current.GetLabels()[c.names.BucketLabel()] == bucket {
+			labels[c.names.BucketLabel()] = nil // also if LabelBuckets was set before
 		}
-		_, err = c.patch(ctx, id, current, map[string]any{
+		_, err = patch.Metadata(ctx, objects, current, c.config.Name, map[string]any{
 			"labels":      labels,
-			"annotations": map[string]any{c.parentLabel(): nil, c.selfKey(): nil, c.restoredKey(): nil},
+			"annotations": map[string]any{c.names.ParentLabel(): nil, c.names.Self(): nil, c.names.Restored(): nil},
 		})
 		return err
 	})

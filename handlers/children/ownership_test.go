@@ -1,8 +1,8 @@
 package children
 
 import (
-	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
@@ -143,13 +144,10 @@ func TestReconcile_RetainRemovesAllOwnerReferencesToParent(t *testing.T) {
 // setMark gives an object the mark of the widget with the given name and UID.
 func setMark(object *unstructured.Unstructured, parent string, uid, namespace types.UID) {
 	identity := "Widget.example.com/default/" + parent
-	record, err := json.Marshal(parentRecord{Identity: identity, UID: uid, NamespaceUID: namespace})
-	if err != nil {
-		panic(err)
-	}
-	object.SetLabels(map[string]string{"platform.example.com/parent": identityLabel(identity)})
+	record := fmt.Sprintf(`{"parent":%q,"uid":%q,"namespaceUID":%q}`, identity, uid, namespace)
+	object.SetLabels(map[string]string{"platform.example.com/parent": decide.IdentityLabel(identity)})
 	object.SetAnnotations(map[string]string{
-		"platform.example.com/parent": string(record),
+		"platform.example.com/parent": record,
 		"platform.example.com/self":   object.GetNamespace() + "/" + object.GetName(),
 	})
 }

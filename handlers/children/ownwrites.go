@@ -11,10 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
@@ -116,7 +116,7 @@ type ownWrites struct {
 
 // ownWrite is the latest known version of a child.
 type ownWrite struct {
-	version
+	decide.Version
 	object *unstructured.Unstructured // nil if the child was deleted
 }
 
@@ -133,29 +133,23 @@ const (
 // standingOf compares the cache with the latest known version. cached is nil if the cache does not contain the child.
 func (w ownWrite) standingOf(cached *unstructured.Unstructured) standing {
 	switch {
-	case time.Since(w.written) > maxLag:
+	case time.Since(w.Written) > decide.MaxLag:
 		return current
 	case cached == nil && w.object == nil:
 		return current
 	case cached == nil:
 		return missing
-	case w.object == nil && w.uid == cached.GetUID():
+	case w.object == nil && w.UID == cached.GetUID():
 		if cached.GetDeletionTimestamp() != nil {
 			return current
 		}
 		return deleted
-	case !w.isNewerThan(cached):
+	case !w.IsNewerThan(cached):
 		return current
 	case w.object == nil:
 		return deleted
 	}
 	return behind
-}
-
-// isNewerThan compares the versions of objects with the same name. It returns false if they cannot be compared.
-func (v version) isNewerThan(object metav1.Object) bool {
-	order, err := resourceversion.CompareResourceVersion(v.resourceVersion, object.GetResourceVersion())
-	return err == nil && order > 0
 }
 
 // read returns how the cached object relates to the latest known version, which is returned if the cache does not
@@ -200,8 +194,8 @@ func (o *ownWrites) record(id childID, now *unstructured.Unstructured) *unstruct
 		return nil
 	case has && last.standingOf(now) == behind:
 		return last.object.DeepCopy()
-	case !has || last.resourceVersion != now.GetResourceVersion():
-		o.putLocked(id, ownWrite{version: versionOf(now), object: now.DeepCopy()})
+	case !has || last.ResourceVersion != now.GetResourceVersion():
+		o.putLocked(id, ownWrite{Version: decide.VersionOf(now, time.Now()), object: now.DeepCopy()})
 	}
 	return now
 }
@@ -210,10 +204,10 @@ func (o *ownWrites) record(id childID, now *unstructured.Unstructured) *unstruct
 func (o *ownWrites) recordDeleted(id childID, child metav1.Object) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if last, has := o.children[id]; has && last.uid != child.GetUID() && last.isNewerThan(child) {
+	if last, has := o.children[id]; has && last.UID != child.GetUID() && last.IsNewerThan(child) {
 		return
 	}
-	o.putLocked(id, ownWrite{version: versionOf(child)})
+	o.putLocked(id, ownWrite{Version: decide.VersionOf(child, time.Now())})
 }
 
 // recordGone stores that the API server has no object with the name of a child.
@@ -221,7 +215,7 @@ func (o *ownWrites) recordGone(id childID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if last, has := o.children[id]; has {
-		last.object, last.written = nil, time.Now()
+		last.object, last.Written = nil, time.Now()
 		o.putLocked(id, last)
 	}
 }
@@ -247,5 +241,5 @@ func (o *ownWrites) ids() []childID {
 func (o *ownWrites) expire() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	maps.DeleteFunc(o.children, func(_ childID, w ownWrite) bool { return time.Since(w.written) > maxLag })
+	maps.DeleteFunc(o.children, func(_ childID, w ownWrite) bool { return time.Since(w.Written) > decide.MaxLag })
 }

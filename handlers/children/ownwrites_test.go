@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
@@ -28,9 +29,9 @@ func TestOwnWrite_StandingOfTheCache(t *testing.T) {
 	deleting := versioned("x", "10")
 	deleting.SetDeletionTimestamp(&metav1.Time{Time: time.Now()})
 	expired := ownWrite{versionOf(versioned("x", "10")), versioned("x", "10")}
-	expired.written = expired.written.Add(-2 * maxLag)
+	expired.Written = expired.Written.Add(-2 * decide.MaxLag)
 	written := ownWrite{versionOf(versioned("x", "10")), versioned("x", "10")}
-	gone := ownWrite{version: versionOf(versioned("x", "10"))}
+	gone := ownWrite{Version: versionOf(versioned("x", "10"))}
 	for name, test := range map[string]struct {
 		last   ownWrite
 		cached *unstructured.Unstructured
@@ -105,7 +106,7 @@ func TestOwnWrites_AreDroppedWhenTheCacheHasThem(t *testing.T) {
 		o.newest(id, nil)
 		held(0)
 		o.record(id, versioned("x", "10"))
-		time.Sleep(maxLag)
+		time.Sleep(decide.MaxLag)
 		o.expire()
 		held(1)
 		time.Sleep(time.Second)
@@ -186,3 +187,5 @@ func TestLatest_NeverReturnsWhatIsOlderThanTheLastWrite(t *testing.T) {
 		want(ctx, "at the end", "three")
 	})
 }
+
+func versionOf(object metav1.Object) decide.Version { return decide.VersionOf(object, time.Now()) }

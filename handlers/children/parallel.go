@@ -40,7 +40,7 @@ func (c *call) inParallel(ctx context.Context, children []*child, f func(*child)
 		for child := range queue {
 			bytes := min(child.size, maxConcurrentBytes)
 			if err := size.Acquire(ctx, bytes); err != nil {
-				child.settle(nil, context.Cause(ctx))
+				child.fail(context.Cause(ctx))
 				continue
 			}
 			func() {

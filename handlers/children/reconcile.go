@@ -16,31 +16,31 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/internal/gonehook"
-	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
+	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
 // ErrNotOwned is returned if an object with the name of a desired child exists but does not belong to the parent and
 // cannot be adopted. It has another controller or another parent's mark, or Adopt is not set.
 // Such an object is never changed.
-var ErrNotOwned = errors.New("the object exists and does not belong to this parent")
+var ErrNotOwned = decide.ErrNotOwned
 
 // ErrAdoptionNotEnabled is returned if Reconcile could adopt the existing object, but Adopt is not set. It wraps
 // [ErrNotOwned].
-var ErrAdoptionNotEnabled = fmt.Errorf(
-	"%w: this controller did not create it, and adoption is not enabled", ErrNotOwned)
+var ErrAdoptionNotEnabled = decide.ErrAdoptionNotEnabled
 
 // ErrRetained is returned if Reconcile could adopt an object that an earlier parent with the same name has retained,
 // but Adopt is not set. It wraps [ErrAdoptionNotEnabled].
-var ErrRetained = fmt.Errorf("%w: an earlier parent with the same name has kept it", ErrAdoptionNotEnabled)
+var ErrRetained = decide.ErrRetained
 
 // ErrInvalidMark is returned for an object whose label <name>/parent is that of the parent's children, and whose
 // annotations are not. Such an object can be a child whose annotations have been edited. It wraps [ErrNotOwned].
-var ErrInvalidMark = fmt.Errorf("%w: its label names this parent, and its annotations do not", ErrNotOwned)
+var ErrInvalidMark = decide.ErrInvalidMark
 
 // ErrNotConfirmed is returned if the existing object was the child of an earlier parent, and can belong to this one
 // after a restore from a backup. The error describes the annotation that confirms this. It wraps [ErrNotOwned].
-var ErrNotConfirmed = fmt.Errorf("%w: it was the child of an earlier parent", ErrNotOwned)
+var ErrNotConfirmed = decide.ErrNotConfirmed
 
 // ErrNamespaceNotListed is returned if the namespace of a desired child, or a namespace in a parent's inventory, is not
 // in Config.Namespaces. Children in such a namespace cannot be found. Therefore, nothing is written in the first case,
@@ -104,7 +104,7 @@ type Identity struct {
 func (r *Reconciler) Reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, desired Desired,
 ) (Result, error) {
-	if parent.GetDeletionTimestamp() != nil && slices.Contains(parent.GetFinalizers(), r.finalizer()) {
+	if parent.GetDeletionTimestamp() != nil && slices.Contains(parent.GetFinalizers(), r.names.Finalizer()) {
 		r.Release(ctx, id, parent.GetUID()) // the parent exists until the finalizer has been removed
 	}
 	err := r.deleteWritten(ctx, id, parent.GetUID(), func(context.Context, *unstructured.Unstructured) (Identity, error) {
@@ -159,7 +159,7 @@ func (c *call) prepare(ctx context.Context, desired Desired) (gone bool, err err
 	}
 	c.desired = set
 	if set.needsWitness {
-		if c.witnessErr = c.ensureWitness(ctx); errors.Is(c.witnessErr, errParentGone) {
+		if c.witnessErr = c.ensureWitness(ctx); errors.Is(c.witnessErr, decide.ErrParentGone) {
 			return true, nil
 		}
 	}
@@ -169,7 +169,7 @@ func (c *call) prepare(ctx context.Context, desired Desired) (gone bool, err err
 // applyAndPrune applies the desired children, and prunes the others if none of the desired ones blocks this. It reports
 // whether the parent is being deleted or no longer exists.
 func (c *call) applyAndPrune(ctx context.Context, partial bool) (gone bool, err error) {
-	if err := c.applyStages(ctx); errors.Is(err, errParentGone) {
+	if err := c.applyStages(ctx); errors.Is(err, decide.ErrParentGone) {
 		return true, nil
 	}
 	complete := true
@@ -192,6 +192,7 @@ func (c *call) applyAndPrune(ctx context.Context, partial bool) (gone bool, err 
 // call holds the state of one call to Reconcile.
 type call struct {
 	*Reconciler
+	rules        *decide.Parent // decides about the children of the parent
 	as           Identity
 	cache        *parentEntry
 	own          *ownWrites
@@ -225,8 +226,11 @@ func (r *Reconciler) newCall(
 	}
 	cache := r.entryOf(ctx, id)
 	c := &call{
-		Reconciler: r, as: as, cache: cache, own: &ownWrites{}, id: id, parent: parent, desired: &desiredSet{},
-		canAdopt: ownerref.CanAdoptFunc(ctx, r.config.Client, id, parent), deleted: map[childKey]error{},
+		Reconciler: r, rules: &decide.Parent{
+			Unstructured: parent, Names: r.names, Writer: as.Name, Buckets: r.config.LabelBuckets,
+		},
+		as: as, cache: cache, own: &ownWrites{}, id: id, parent: parent, desired: &desiredSet{},
+		canAdopt: live.CanAdoptFunc(ctx, r.config.Client, id, parent), deleted: map[childKey]error{},
 	}
 	if as.Cache != nil {
 		c.own = &cache.own
@@ -244,9 +248,9 @@ func (c *call) forgetUndesired(ctx context.Context) {
 	if len(c.cache.children) <= len(c.desired.keys) {
 		return
 	}
-	desired := make(map[childID]*childEntry, len(c.desired.keys))
+	desired := make(map[childID]*decide.Known, len(c.desired.keys))
 	for child := range c.desired.all() {
-		desired[child.id] = child.entry
+		desired[child.id] = child.known
 	}
 	c.cache.children = desired
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
@@ -91,6 +92,7 @@ type Kind struct {
 // (see [dynamiccontroller.HistoryOf]), and at the end of each run.
 type Reconciler struct {
 	config Config
+	names  decide.Names
 	kinds  map[schema.GroupKind]bool // maps the kinds in Config.Kinds to CrossNamespace
 	memory *Memory
 }
@@ -129,14 +131,16 @@ func New(config Config) (*Reconciler, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	return &Reconciler{config: config, kinds: kinds, memory: cmp.Or(config.Memory, &Memory{})}, nil
+	return &Reconciler{
+		config: config, names: decide.Names(config.Name), kinds: kinds, memory: cmp.Or(config.Memory, &Memory{}),
+	}, nil
 }
 
 // Recorded returns a function that reports whether a parent's inventory contains a namespace for a kind of children.
 // The function always returns true for the parent's own namespace, and for cluster-scoped objects, whose namespace is
 // empty.
 func (r *Reconciler) Recorded(parent metav1.Object) func(kind schema.GroupKind, namespace string) bool {
-	recorded := sync.OnceValue(func() inventory { return parseInventory(parent.GetAnnotations()[r.inventoryKey()]) })
+	recorded := sync.OnceValue(func() inventory { return parseInventory(parent.GetAnnotations()[r.names.Inventory()]) })
 	return func(kind schema.GroupKind, namespace string) bool {
 		return inventoryEntry{}.covers(parent, namespace) || recorded().entryOf(kind).covers(parent, namespace)
 	}
@@ -152,19 +156,6 @@ func (r *Reconciler) drop(id dynamiccontroller.ObjectIdentifiers) {
 func (r *Reconciler) parents(id dynamiccontroller.ObjectIdentifiers) dynamic.ResourceInterface {
 	return live.Resource(r.config.Client, id.GVR, id.Namespace())
 }
-
-func (r *Reconciler) finalizer() string    { return r.config.Name + "/children" }
-func (r *Reconciler) inventoryKey() string { return r.config.Name + "/inventory" }
-func (r *Reconciler) parentLabel() string  { return r.config.Name + "/parent" }
-func (r *Reconciler) bucketLabel() string  { return BucketLabel(r.config.Name) }
-func (r *Reconciler) appliedKey() string   { return r.config.Name + "/applied" }
-func (r *Reconciler) stageKey() string     { return r.config.Name + "/stage" }
-func (r *Reconciler) selfKey() string      { return r.config.Name + "/self" }
-func (r *Reconciler) witnessKey() string   { return r.config.Name + "/witness" }
-func (r *Reconciler) restoredKey() string  { return r.config.Name + "/restored" }
-func (r *Reconciler) retainedKey() string  { return r.config.Name + "/retained-by" }
-func (r *Reconciler) adoptedKey() string   { return r.config.Name + "/adopted" }
-func (r *Reconciler) recreatedKey() string { return r.config.Name + "/recreated" }
 
 // isListed reports whether a kind is in Config.Kinds.
 func (r *Reconciler) isListed(kind schema.GroupKind) bool { _, listed := r.kinds[kind]; return listed }

@@ -120,7 +120,7 @@ func TestReconcile_RecordsTheKindsOfLaterCalls(t *testing.T) {
 		if writes := server.TakeWrites(); !slices.Equal(writes, step.writes) {
 			t.Errorf("%s: wrote %q, want %q", step.name, writes, step.writes)
 		}
-		if got := parent.GetAnnotations()[reconciler.inventoryKey()]; got != step.inventory {
+		if got := parent.GetAnnotations()[reconciler.names.Inventory()]; got != step.inventory {
 			t.Errorf("%s: the inventory is %q, want %q", step.name, got, step.inventory)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children/internal/compare"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 )
 
 // Result describes the children of a parent after a call to Reconcile.
@@ -176,10 +178,10 @@ func (e *pendingError) Error() string {
 	for i, child := range e.pending {
 		children[i] = child.Kind.Kind + " " + child.NamespacedKey
 		if len(child.Finalizers) > 0 {
-			children[i] += " (finalizers: " + firstOf(child.Finalizers) + ")"
+			children[i] += " (finalizers: " + decide.FirstOf(child.Finalizers) + ")"
 		}
 	}
-	return "waiting for deletion: " + firstOf(children)
+	return "waiting for deletion: " + decide.FirstOf(children)
 }
 
 // Unwrap returns the RequeueAfter.
@@ -206,11 +208,11 @@ func (c *call) result(failure error) (Result, error) {
 			continue
 		}
 		failed = append(failed, &childError{&child.result, c.id})
-		var drift *driftError
+		var drift *decide.DriftError
 		if !errors.As(child.result.Err, &drift) {
 			onlyDrift = false
-		} else if requeue == 0 || drift.wait < requeue {
-			requeue = drift.wait
+		} else if requeue == 0 || drift.Wait < requeue {
+			requeue = drift.Wait
 		}
 	}
 	waits, err := c.waiting || c.postponed, failure
@@ -238,36 +240,53 @@ func (d *child) newResult() ChildResult {
 	}
 }
 
-// settle sets the result of applying the child. object is its latest version, or nil if it does not exist or does not
-// belong to the parent.
-func (d *child) settle(object *unstructured.Unstructured, err error) {
+// conclude sets the result of a decision.
+func (d *child) conclude(verdict decide.Verdict) {
 	r := &d.result
-	r.Object, r.Err = object, err
-	if err != nil {
-		r.Outcome, r.Reason = outcomeOf(err)
-		r.Message = err.Error()
-		var drift *driftError
-		if errors.As(err, &drift) {
-			r.Field, r.Manager = drift.field, drift.manager
-		}
+	*r = d.newResult()
+	if r.Object = verdict.Object; verdict.Err != nil {
+		d.fail(verdict.Err)
 		return
 	}
-	if !r.IsApplied() {
-		return
+	switch verdict.Outcome {
+	case decide.Unchanged:
+	case decide.Applied:
+		r.Outcome = Applied
+	case decide.Created:
+		r.Outcome = Created
+	case decide.Waiting:
+		d.await(ReasonBeingDeleted, "waits until an object with its name is deleted")
 	}
-	if f := d.finding(object); f.reason != "" {
-		r.Reason, r.Message, r.Field = f.reason, f.message(), fieldOf(f.path)
-		if f.reason == ReasonUndesiredField {
-			r.Manager = lastOwnerOf(object, f.path, d.manager).Manager
-		}
+	r.Reason, r.Message = describe(verdict.Finding)
+	r.Field, r.Manager = compare.FieldOf(verdict.Finding.Path), verdict.Finding.Manager
+}
+
+// fail sets the result of a child that cannot be applied.
+func (d *child) fail(err error) {
+	r := &d.result
+	r.Err, r.Message = err, err.Error()
+	r.Outcome, r.Reason = outcomeOf(err)
+	var drift *decide.DriftError
+	if errors.As(err, &drift) {
+		r.Field, r.Manager = drift.Field, drift.Manager
 	}
 }
 
-// changed sets the outcome of a child after a write.
-func (d *child) changed(before, after *unstructured.Unstructured) {
-	if before.GetResourceVersion() != after.GetResourceVersion() {
-		d.result.Outcome = Applied
+// describe returns the reason and the message for a finding.
+func describe(f decide.Finding) (reason, message string) {
+	switch f.Kind {
+	case decide.UndesiredItem:
+		return ReasonUndesiredItem, fmt.Sprintf("%s can be an edited item of the child, or an item of another client; "+
+			"remove it, or add it to the template", f.Path)
+	case decide.UndesiredField:
+		return ReasonUndesiredField, fmt.Sprintf("field %s was set by another manager before the object was adopted or "+
+			"restored; remove it, or add it to the template", compare.FieldOf(f.Path))
+	case decide.StoredDifferently:
+		return ReasonStoredDifferently, fmt.Sprintf("the API server stores field %s with another value, for example "+
+			"because of an admission webhook; set the field to that value, or remove it from the template",
+			compare.FieldOf(f.Path))
 	}
+	return "", ""
 }
 
 // await sets the result of a child that is applied later.
@@ -277,11 +296,11 @@ func (d *child) await(reason, message string) {
 
 // outcomeOf returns the outcome and the reason for an error.
 func outcomeOf(err error) (Outcome, string) {
-	var drift *driftError
-	var content *contentError
+	var drift *decide.DriftError
+	var content *decide.ContentError
 	reason := string(apierrors.ReasonForError(err))
 	switch {
-	case errors.As(err, &drift) && drift.gone != "":
+	case errors.As(err, &drift) && drift.Gone != "":
 		return Drifting, ReasonDeletedByOthers
 	case errors.As(err, &drift):
 		return Drifting, ReasonChangedByOthers
@@ -301,11 +320,13 @@ func outcomeOf(err error) (Outcome, string) {
 		return Refused, ReasonUnknownKind
 	case errors.Is(err, errInvalidNamespace):
 		return Refused, ReasonInvalid
-	case errors.Is(err, errImmutable):
+	case errors.Is(err, decide.ErrImmutable):
 		return Refused, ReasonImmutable
+	case errors.As(err, &content) && content.TooLarge:
+		return Refused, ReasonTooLarge
 	case errors.As(err, &content):
-		return Refused, content.reason
-	case isRejection(err):
+		return Refused, ReasonInvalid
+	case decide.IsRejection(err):
 		return Refused, reason
 	case reason != string(metav1.StatusReasonUnknown):
 		return Failed, reason

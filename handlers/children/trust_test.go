@@ -145,8 +145,8 @@ func TestTrust_ForgedInventoryCausesNoWriteLoop(t *testing.T) {
 	reconciler := newReconciler(t, Config{Client: server, Kinds: []Kind{configMapKind}})
 	for round := range 3 {
 		forge(parent)
-		forged := strings.TrimPrefix(parent.GetAnnotations()[reconciler.inventoryKey()], "ConfigMap=v1/configmaps:0,")
-		parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): forged})
+		forged := strings.TrimPrefix(parent.GetAnnotations()[reconciler.names.Inventory()], "ConfigMap=v1/configmaps:0,")
+		parent.SetAnnotations(map[string]string{reconciler.names.Inventory(): forged})
 		parent.SetResourceVersion(server.Get(server.Add(parent)).GetResourceVersion())
 		server.TakeWrites()
 		for call, limit := range []int{2, 0, 0} { // the first round also writes the child
@@ -157,7 +157,7 @@ func TestTrust_ForgedInventoryCausesNoWriteLoop(t *testing.T) {
 				t.Errorf("round %d, call %d: wrote %q", round, call, writes)
 			}
 		}
-		text := parent.GetAnnotations()[reconciler.inventoryKey()]
+		text := parent.GetAnnotations()[reconciler.names.Inventory()]
 		if !strings.HasPrefix(text, "ConfigMap=v1/configmaps:0,") || len(text) > maxInventoryBytes {
 			t.Errorf("round %d: the inventory has %d bytes and begins with %.60s", round, len(text), text)
 		}
@@ -179,7 +179,7 @@ func TestTrust_UnlistedKindsAreKeptForALaterVersion(t *testing.T) {
 			_, err := reconciler.Reconcile(t.Context(), first, parent, desired)
 			failUnlessRequeued(t, err)
 		}
-		if got := parent.GetAnnotations()[reconciler.inventoryKey()]; got != want {
+		if got := parent.GetAnnotations()[reconciler.names.Inventory()]; got != want {
 			t.Errorf("the inventory is %q, want %q", got, want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 )
 
 // ErrCrossNamespaceNotListed is returned if a parent's inventory contains a kind whose children Kubernetes does not
@@ -25,7 +26,7 @@ func (c *call) isUnreachable(entry inventoryEntry) bool {
 		return false
 	case len(entry.namespaces) > 0:
 		return true
-	case !c.isWitnessed(c.parent):
+	case !c.rules.IsWitnessed(c.parent):
 		return false
 	}
 	mapping, err := c.config.Mapper.RESTMapping(entry.kind)
@@ -52,7 +53,7 @@ func (c *call) checkUnreachable() error {
 	if len(kinds) == 0 {
 		return nil
 	}
-	return fmt.Errorf("prune %s: children of kind %s: %w", c.id, firstOf(kinds), ErrCrossNamespaceNotListed)
+	return fmt.Errorf("prune %s: children of kind %s: %w", c.id, decide.FirstOf(kinds), ErrCrossNamespaceNotListed)
 }
 
 // leaveUnreachable records the kinds whose children cannot be found as left behind.

@@ -1,27 +1,28 @@
-package children
+package decide
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/dynamic-controller/engine/handlers/children/internal/compare"
 	"github.com/dynamic-controller/engine/handlers/internal/applied"
-	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/ownership"
 	"github.com/dynamic-controller/engine/internal/keptfields"
 )
 
 // Limits for the fields of a child that are remembered as contested.
 const maxContested, maxContestedText = 20, 256
+
+// contestedPeriod is how long a field counts as contested after a change of another client.
+const contestedPeriod = 10 * time.Minute
+
+// unknownManager is the manager of fields that were handed over to a manager whose name is not known.
+const unknownManager = "unknown"
 
 // contested is a field that another client has changed, although the child has it.
 type contested struct {
@@ -33,20 +34,19 @@ type contested struct {
 	open  bool            // whether the last change has not been corrected yet
 }
 
-// contestedPeriod is how long a field counts as contested after a change of another client.
-const contestedPeriod = 10 * time.Minute
-
 // isContested reports whether the field was changed so often, and so recently, that the other client will go on.
-func (f *contested) isContested() bool { return f.times > 1 && time.Since(f.last) < contestedPeriod }
+func (f *contested) isContested(now time.Time) bool {
+	return f.times > 1 && now.Sub(f.last) < contestedPeriod
+}
 
 // note remembers which fields of a child another client has changed, before they are corrected.
-func (f *fights) note(config, current *unstructured.Unstructured, manager string) {
+func (f *fights) note(config, current *unstructured.Unstructured, manager string, now time.Time) {
 	var owned fieldpath.Set
 	if entries, err := ownership.Of(current); err == nil {
 		applied, _ := entries.AppliedBy(manager)
 		owned = *applied
 	}
-	for _, path := range differences(nil, config.Object, current.Object, maxContested) {
+	for _, path := range compare.Differences(nil, config.Object, current.Object, maxContested) {
 		// A field that this Reconciler still owns is stored differently: nobody else has changed it.
 		if last := path[len(path)-1].FieldName; owned.Has(path) || last != nil && strings.HasPrefix(*last, manager+"/") {
 			continue
@@ -68,14 +68,14 @@ func (f *fights) note(config, current *unstructured.Unstructured, manager string
 			f.contested[name] = &contested{path: path}
 		}
 		field := f.contested[name]
-		if time.Since(field.last) > contestedPeriod {
+		if now.Sub(field.last) > contestedPeriod {
 			field.times = 0
 		}
 		if !field.open {
 			field.times++
 		}
-		field.value, field.owner = value, lastOwnerOf(current, path, manager)
-		field.open, field.last = true, time.Now()
+		field.value, field.owner = value, compare.LastOwnerOf(current, path, manager)
+		field.open, field.last = true, now
 	}
 }
 
@@ -89,40 +89,39 @@ func (f *fights) correctedAll() {
 // handOver gives the contested fields that leave the child to their other managers, with the values that those have
 // set. Without it, the apply would remove the fields, because the corrections have made this Reconciler their only
 // owner: the replicas of a Deployment would become 1, although an autoscaler has set 16.
-func (c *call) handOver(
-	ctx context.Context, child *child, current *unstructured.Unstructured,
-) (*unstructured.Unstructured, error) {
-	if keptfields.IsProtective(child.kind) {
+func (l *life) handOver(current *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if keptfields.IsProtective(l.GroupKind) {
 		return current, nil
 	}
-	for name, field := range child.entry.fights.contested {
-		if _, stays := ownership.Lookup(child.config.Object, field.path); stays || !field.isContested() {
+	for name, field := range l.known.fights.contested {
+		if _, stays := ownership.Lookup(l.config.Object, field.path); stays || !field.isContested(l.now) {
 			continue
 		}
 		entries, err := ownership.Of(current)
 		if err != nil {
 			return current, nil //nolint:nilerr // an apply does not need them
 		}
-		now, err := c.giveTo(ctx, child, current, entries, field)
-		if isRejection(err) { // the other value is no longer possible, so the field leaves like any other
-			delete(child.entry.fights.contested, name)
+		now, err := l.giveTo(current, entries, field)
+		if IsRejection(err) { // the other value is no longer possible, so the field leaves like any other
+			delete(l.known.fights.contested, name)
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("hand over %s: %w", child.shown(field.path), err)
+			return nil, fmt.Errorf("hand over %s: %w", compare.FieldOf(l.visible(field.path)), err)
 		}
 		current = now
-		delete(child.entry.fights.contested, name)
+		delete(l.known.fights.contested, name)
 	}
 	return current, nil
 }
 
 // giveTo makes the other manager an owner of a contested field, unless the field has another owner already.
-func (c *call) giveTo(
-	ctx context.Context, child *child, current *unstructured.Unstructured, entries ownership.Entries, field *contested,
+func (l *life) giveTo(
+	current *unstructured.Unstructured, entries ownership.Entries, field *contested,
 ) (*unstructured.Unstructured, error) {
-	owned, _ := entries.AppliedBy(c.config.Name)
+	owned, _ := entries.AppliedBy(l.manager())
 	value, _ := ownership.Lookup(current.Object, field.path)
+	const reason = "the field leaves the child, and another client sets it again and again"
 	switch isSame := applied.Covers(field.value, value); {
 	case !owned.Has(field.path), isSame && len(entries.OwnersOf(field.path)) > 1:
 		return current, nil // the field stays
@@ -131,35 +130,13 @@ func (c *call) giveTo(
 		if err != nil {
 			return nil, err
 		}
-		return c.patchChild(ctx, child, current, map[string]any{"managedFields": fields})
+		return l.patch(ChangeOwners, reason, current, map[string]any{"managedFields": fields})
 	}
-	change := map[string]any{"metadata": map[string]any{
-		"uid": string(current.GetUID()), "resourceVersion": current.GetResourceVersion(),
-	}}
+	change := map[string]any{}
 	ownership.Set(change, field.path, field.value)
-	data, err := json.Marshal(change)
-	if err != nil {
-		return nil, err
-	}
 	// The API server makes the manager of a request the owner of what the request changes.
-	options := metav1.PatchOptions{FieldManager: cmp.Or(field.owner.Manager, unknownManager)}
-	now, err := live.Resource(c.as.Client, child.id.GVR, child.id.Namespace()).
-		Patch(ctx, child.id.Name(), types.MergePatchType, data, options)
-	if err == nil {
-		child.changed(current, now)
-		logr.FromContextOrDiscard(ctx).Info("Handed over a contested field of a child",
-			"child", child.id.String(), "field", child.shown(field.path), "manager", options.FieldManager)
-	}
-	return now, err
+	return l.write(current, Operation{
+		Kind: HandOver, Reason: reason, Patch: change, Manager: cmp.Or(field.owner.Manager, unknownManager),
+		Field: compare.FieldOf(l.visible(field.path)),
+	})
 }
-
-// shown returns the name of a field for messages. The keys of a Secret can be secret, too.
-func (d *child) shown(path fieldpath.Path) string {
-	if d.kind == secretKind.GroupKind() {
-		path = path[:1]
-	}
-	return fieldOf(path)
-}
-
-// unknownManager is the manager of fields that were handed over to a manager whose name is not known.
-const unknownManager = "unknown"

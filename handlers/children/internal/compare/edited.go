@@ -1,4 +1,4 @@
-package children
+package compare
 
 import (
 	"slices"
@@ -17,18 +17,31 @@ import (
 // apply takes it for an item that was removed and another one that was added. A forced apply adds the removed item
 // again, and keeps the other one. The API server then rejects the object, or it has both items.
 
+// Edits is what is known about the changes of an object since a configuration was applied to it.
+type Edits struct {
+	Entries ownership.Entries // of the object
+	Manager string            // that applies the configuration
+	// Again is set if the same configuration was applied before, so that a missing item has existed.
+	Again bool
+	// Refused contains the fields that the API server named when it refused to apply the configuration.
+	Refused []string
+	// Known contains the items of others that the object had after the last apply, or is nil. See ForeignItems.
+	Known map[string]bool
+}
+
+// Items returns the items of an object that replaced items of a configuration, and those that can be edited items or
+// items of others.
+func (e Edits) Items(config, object map[string]any) (edited, kept []fieldpath.Path) {
+	_, applied := e.Entries.AppliedBy(e.Manager)
+	r := replacements{Edits: e, applied: applied}
+	r.find(fieldpath.Path{}, config, object)
+	return r.paths, r.kept
+}
+
 // replacements finds the items of an object that replaced items of an apply configuration.
 type replacements struct {
-	entries ownership.Entries
-	manager string
+	Edits
 	applied time.Time // when the fields that the manager applied last changed
-	// again is set if the same configuration was applied before, so that a missing item has existed.
-	again bool
-	// refused contains the fields that the API server named when it refused to apply the configuration.
-	refused []string
-	// known contains the items of others that the object had after the last apply of this run, or is nil.
-	known map[string]bool
-
 	paths   []fieldpath.Path
 	kept    []fieldpath.Path // items that can be edited items or items of others
 	foreign map[string]bool  // if not nil, the other items are only collected here
@@ -65,7 +78,7 @@ func (r *replacements) keysOf(path fieldpath.Path) []string {
 }
 
 func (r *replacements) elements(path fieldpath.Path) (all []fieldpath.PathElement) {
-	for _, entry := range r.entries {
+	for _, entry := range r.Entries {
 		all = append(all, ownership.Elements(entry.Set, path)...)
 	}
 	return all
@@ -112,7 +125,7 @@ func (r *replacements) findItems(path fieldpath.Path, keys []string, config, obj
 		for _, item := range edited {
 			replaced = append(replaced, item.path)
 		}
-	case r.again:
+	case r.Again:
 		replaced = renamed(missing, edited, keys)
 	}
 	r.paths = append(r.paths, replaced...)
@@ -144,7 +157,7 @@ func (r *replacements) indexOf(path fieldpath.Path, keys []string, item map[stri
 	if len(known) == len(keys) {
 		return slices.IndexFunc(others, func(other any) bool { return applied.Covers(known, other) })
 	}
-	owned, _ := r.entries.AppliedBy(r.manager)
+	owned, _ := r.Entries.AppliedBy(r.Manager)
 	index := -1
 	for i, other := range others {
 		element, found := r.elementOf(path, other)
@@ -190,9 +203,9 @@ func renamed(missing []map[string]any, edited []editedItem, keys []string) (path
 	return paths
 }
 
-// foreignItems returns the items with keys in the lists of a configuration that the configuration does not contain.
-func foreignItems(entries ownership.Entries, config, object map[string]any) map[string]bool {
-	r := replacements{entries: entries, foreign: map[string]bool{}}
+// ForeignItems returns the items with keys in the lists of a configuration that the configuration does not contain.
+func ForeignItems(entries ownership.Entries, config, object map[string]any) map[string]bool {
+	r := replacements{Edits: Edits{Entries: entries}, foreign: map[string]bool{}}
 	r.find(fieldpath.Path{}, config, object)
 	return r.foreign
 }
@@ -214,9 +227,9 @@ func (r *replacements) elementOf(path fieldpath.Path, item any) (fieldpath.PathE
 // request. Items of before-first-apply stay as well: after managedFields are cleared, the origin and the age of all
 // items are unknown.
 func (r *replacements) isEdited(path fieldpath.Path) bool {
-	owners := r.entries.OwnersOf(path)
-	return len(owners) > 0 && !r.known[path.String()] && !slices.ContainsFunc(owners, func(entry ownership.Entry) bool {
-		return entry.Operation != metav1.ManagedFieldsOperationUpdate || entry.Manager == r.manager ||
+	owners := r.Entries.OwnersOf(path)
+	return len(owners) > 0 && !r.Known[path.String()] && !slices.ContainsFunc(owners, func(entry ownership.Entry) bool {
+		return entry.Operation != metav1.ManagedFieldsOperationUpdate || entry.Manager == r.Manager ||
 			entry.Manager == ownership.BeforeFirstApply || entry.Subresource != "" ||
 			entry.Time == nil || entry.Time.Time.Before(r.applied)
 	})
@@ -224,15 +237,15 @@ func (r *replacements) isEdited(path fieldpath.Path) bool {
 
 // isRefused reports whether the API server named the list at a path, or a part of it.
 func (r *replacements) isRefused(path fieldpath.Path) bool {
-	list := fieldOf(path)
-	return list != "" && slices.ContainsFunc(r.refused, func(field string) bool {
+	list := FieldOf(path)
+	return list != "" && slices.ContainsFunc(r.Refused, func(field string) bool {
 		field = withoutIndexes(field)
 		return field == list || strings.HasPrefix(field, list+".")
 	})
 }
 
-// fieldOf returns a path in the form of a field in an error of the API server, without indexes.
-func fieldOf(path fieldpath.Path) string {
+// FieldOf returns a path in the form of a field in an error of the API server, without indexes.
+func FieldOf(path fieldpath.Path) string {
 	var names []string
 	for _, element := range path {
 		if element.FieldName != nil {

@@ -1,4 +1,4 @@
-package children
+package decide
 
 import (
 	"slices"
@@ -7,6 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/dynamic-controller/engine/handlers/internal/ownership"
@@ -47,14 +48,14 @@ func TestAvoidRefusal_TakesOverSharedItemsOfARemovedList(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			reconciler := newReconciler(t, Config{Client: newFakeServer()})
 			v := convergence{
-				call: callFor(t, reconciler, newWidget()), entries: entries,
-				child: &child{
-					config: &unstructured.Unstructured{Object: parsed(t, test.config)}, entry: &childEntry{},
+				life: &life{
+					Child: &Child{}, parent: testParent(), known: &Known{},
+					config: &unstructured.Unstructured{Object: parsed(t, test.config)},
 				},
+				entries: entries,
 			}
-			repaired, moved := v.avoidRefusal(current, apierrors.NewInvalid(widgetKind.GroupKind, "a", nil))
+			repaired, moved := v.avoidRefusal(current, apierrors.NewInvalid(schema.GroupKind{Kind: "Widget"}, "a", nil))
 			if !slices.EqualFunc(moved, test.want, fieldpath.Path.Equals) || (repaired == nil) != (test.want == nil) {
 				t.Fatalf("moved %v, want %v; got the entries %v", moved, test.want, repaired)
 			}

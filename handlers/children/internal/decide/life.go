@@ -1,0 +1,353 @@
+package decide
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/dynamic-controller/engine/handlers/internal/applied"
+	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
+)
+
+// After a conflict, the object is read again, and everything is decided anew, at most maxAttempts times.
+const (
+	maxAttempts   = 5
+	conflictDelay = 10 * time.Millisecond
+)
+
+// createOnlyVersion is a resourceVersion that no object has: the largest revision of etcd. An apply with a
+// resourceVersion is rejected with a conflict if the object exists with another one. If the object does not exist, the
+// API server creates it and ignores the resourceVersion. An API server that did not ignore it would reject the create,
+// and could not overwrite an object either.
+//
+// Without the resourceVersion, an apply could take over an object that someone else created in the meantime: there is
+// no conflict if the fields differ or have the same manager. A POST would fail with AlreadyExists, but later applies
+// would not remove the fields that it has set, because their manager has the operation Update. In addition, a POST of a
+// new type takes two seconds.
+const createOnlyVersion = "9223372036854775807"
+
+// CreateOnlyVersion is createOnlyVersion, for other objects that are created in the same way.
+const CreateOnlyVersion = createOnlyVersion
+
+// life is the state of a Decision.
+type life struct {
+	*Child
+	parent  *Parent
+	facts   Facts
+	seen    Seen
+	known   *Known
+	now     time.Time // of the last answer
+	request func(Operation)
+	answer  Answer
+
+	// config is the configuration for the object that was read last: it has the existing values of the kept fields.
+	config       *unstructured.Unstructured
+	namespaceUID Namespace
+	outcome      Outcome
+	doomed       *unstructured.Unstructured
+	isOwned      bool
+}
+
+func (l *life) manager() string { return string(l.parent.Names) }
+func (l *life) name() string    { return l.Template.GetName() }
+
+// ask performs an operation, and returns the answer.
+func (l *life) ask(operation Operation) Answer {
+	l.request(operation)
+	if l.answer.At.After(l.now) {
+		l.now = l.answer.At
+	}
+	return l.answer
+}
+
+// write performs an operation that changes an existing child, and returns the new version.
+func (l *life) write(object *unstructured.Unstructured, operation Operation) (*unstructured.Unstructured, error) {
+	operation.UID, operation.ResourceVersion = object.GetUID(), object.GetResourceVersion()
+	if operation.Manager == "" {
+		operation.Manager = l.manager()
+	}
+	answer := l.ask(operation)
+	if answer.Err != nil {
+		return nil, answer.Err
+	}
+	l.changed(object, answer.Object)
+	return answer.Object, nil
+}
+
+// patch changes the metadata of the child.
+func (l *life) patch(
+	kind Kind, reason Reason, object *unstructured.Unstructured, metadata map[string]any,
+) (*unstructured.Unstructured, error) {
+	return l.write(object, Operation{Kind: kind, Reason: reason, Patch: map[string]any{"metadata": metadata}})
+}
+
+// changed sets the outcome after a write.
+func (l *life) changed(before, after *unstructured.Unstructured) {
+	if before.GetResourceVersion() != after.GetResourceVersion() {
+		l.outcome = Applied
+	}
+}
+
+// readAgain reads the child from the API server. It returns nil if the child does not exist.
+func (l *life) readAgain(reason Reason) (*unstructured.Unstructured, error) {
+	answer := l.ask(Operation{Kind: Read, Reason: reason})
+	return answer.Object, answer.Err
+}
+
+// readOwners returns the object with its managedFields, which a cache can leave out. If the object has changed since it
+// was cached, the error is a conflict.
+func (l *life) readOwners(cached *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	current, err := l.readAgain("the cache can lack the managedFields")
+	if err != nil {
+		return nil, err
+	}
+	if current == nil || current.GetUID() != cached.GetUID() ||
+		current.GetResourceVersion() != cached.GetResourceVersion() {
+		return nil, apierrors.NewConflict(l.Resource.GroupResource(), l.name(),
+			errors.New("the object has changed since it was cached"))
+	}
+	return current, nil
+}
+
+// decide brings the child into its desired state, and returns the verdict.
+func (l *life) decide() Verdict {
+	object, err := l.reach()
+	v := Verdict{Outcome: l.outcome, Object: object, Doomed: l.doomed, IsOwned: l.isOwned, Err: err}
+	if err == nil && object != nil && l.outcome != Waiting {
+		v.Finding = l.finding(object)
+	}
+	return v
+}
+
+// reach creates or updates the child if necessary, and returns it. If the API server rejects a write because the child
+// has been changed or created in the meantime, reach reads the child and decides again.
+func (l *life) reach() (now *unstructured.Unstructured, err error) {
+	for attempt := 1; ; attempt++ {
+		if l.doomed != nil { // the object is gone
+			l.outcome, l.doomed, l.isOwned = Unchanged, nil, false
+		}
+		current, err := l.seen.Object, l.seen.Err
+		if attempt > 1 {
+			answer := l.ask(Operation{Kind: Read, Reason: "the child was changed in the meantime", After: conflictDelay})
+			current, err = answer.Object, answer.Err
+		} else if l.seen.Unknown {
+			current, err = l.readAgain("the cache does not show whether the child exists")
+		}
+		if err != nil {
+			return now, fmt.Errorf("read: %w", err)
+		}
+		if now, err = l.applyTo(current); !apierrors.IsConflict(err) || attempt == maxAttempts {
+			return now, err
+		}
+	}
+}
+
+// applyTo applies the child on top of the current object. If current is nil, it creates the object. An object that is
+// being deleted is not changed: a new one is created once it is gone. If an owned object cannot be changed, applyTo
+// returns it together with the error.
+func (l *life) applyTo(current *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if current == nil {
+		return l.create()
+	}
+	claim, err := l.parent.ClaimOf(l.Child, current, l.namespaceUID)
+	owned := claim == Own
+	if err == nil && current.GetDeletionTimestamp() != nil {
+		return l.waitUntilDeleted(current, owned)
+	}
+	if err == nil && (!owned || l.parent.IsRetained(current)) {
+		err = l.facts.Unwitnessed
+	}
+	if err == nil && !owned {
+		err = l.ask(Operation{Kind: MayAdopt, Reason: "an object becomes a child"}).Err
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case l.Retain && ownerref.Refers(current, l.parent):
+		if err := l.known.fights.protect("metadata.ownerReferences", l.now); err != nil {
+			return current, err
+		}
+		changes := map[string]any{"ownerReferences": ownerref.Without(current, l.parent)}
+		if current, err = l.patch(RemoveOwner, "a retained child outlives its parent", current, changes); err != nil {
+			return nil, err
+		}
+	case owned && l.isUpToDate(current):
+		return l.removeConfirmation(current)
+	case l.known.applied.lacksOwners(current), l.needsOwners(current):
+		if current, err = l.readOwners(current); err != nil {
+			return nil, err
+		}
+		if owned && l.isUpToDate(current) {
+			return l.removeConfirmation(current)
+		}
+	}
+	now, err := l.correct(current)
+	if owned && apierrors.IsInvalid(err) {
+		return l.recreate(current, err)
+	}
+	if err != nil {
+		if owned {
+			return current, err
+		}
+		return nil, err
+	}
+	return l.removeConfirmation(now)
+}
+
+// isSettled reports whether applyTo would change nothing.
+func (l *life) isSettled(current *unstructured.Unstructured) bool {
+	if current.GetDeletionTimestamp() != nil || current.GetAnnotations()[l.parent.Restored()] != "" ||
+		l.Retain && ownerref.Refers(current, l.parent) {
+		return false
+	}
+	claim, err := l.parent.ClaimOf(l.Child, current, l.namespaceUID)
+	return err == nil && claim == Own && (!l.parent.IsRetained(current) || l.facts.Unwitnessed == nil) &&
+		l.isUpToDate(current)
+}
+
+// removeConfirmation removes the annotation with which someone has confirmed that the parent was restored.
+func (l *life) removeConfirmation(now *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	key := l.parent.Restored()
+	if now.GetAnnotations()[key] == "" {
+		return now, nil
+	}
+	if err := l.known.fights.protect("metadata.annotations", l.now); err != nil {
+		return now, err
+	}
+	return l.patch(RemoveConfirmed, "the child has the UID of the parent", now,
+		map[string]any{"annotations": map[string]any{key: nil}})
+}
+
+// waitUntilDeleted decides to wait until an object with the name of the child is gone. It returns the object only if
+// the parent owns it: another object can contain data that the parent must not read.
+func (l *life) waitUntilDeleted(current *unstructured.Unstructured, owned bool) (*unstructured.Unstructured, error) {
+	l.outcome, l.doomed, l.isOwned = Waiting, current, owned
+	if !owned {
+		return nil, nil
+	}
+	if !IsDeletionStuck(current) {
+		return current, nil
+	}
+	return current, l.finishDeletion(current)
+}
+
+// IsDeletionStuck reports whether an object can remain after its last finalizer has been removed. The API server then
+// removes only objects whose deletionGracePeriodSeconds is 0. The field cannot be changed by an update. A Namespace
+// keeps a value that was set when the Namespace was created, which API servers before 1.37 allow in an apply. A second
+// request to delete such an object removes it, and has no effect while the object has finalizers.
+func IsDeletionStuck(object metav1.Object) bool {
+	grace := object.GetDeletionGracePeriodSeconds()
+	return object.GetDeletionTimestamp() != nil && grace != nil && *grace < 0 && len(object.GetFinalizers()) == 0
+}
+
+// finishDeletion deletes an object whose deletion is stuck.
+func (l *life) finishDeletion(current *unstructured.Unstructured) error {
+	l.known.Deleted()
+	uid := current.GetUID()
+	for attempt := 1; ; attempt++ {
+		isChild, err := l.parent.IsChild(current, l.namespaceUID)
+		if err != nil || !isChild || current.GetDeletionTimestamp() != nil && !IsDeletionStuck(current) {
+			return err
+		}
+		_, err = l.delete("its deletion is stuck", current)
+		switch {
+		case err == nil, apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
+			return nil
+		case !apierrors.IsConflict(err) || attempt == maxAttempts:
+			return fmt.Errorf("delete %s: %w", l.ID, err)
+		}
+		answer := l.ask(Operation{Kind: Read, Reason: "the child was changed in the meantime", After: conflictDelay})
+		if answer.Err != nil {
+			return fmt.Errorf("delete %s: %w", l.ID, answer.Err)
+		}
+		if current = answer.Object; current == nil || current.GetUID() != uid {
+			return nil
+		}
+	}
+}
+
+// delete deletes the given version of the child.
+func (l *life) delete(reason Reason, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	answer := l.ask(Operation{
+		Kind: Delete, Reason: reason, UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
+	})
+	return answer.Object, answer.Err
+}
+
+// isUpToDate reports whether the child need not be applied.
+func (l *life) isUpToDate(current *unstructured.Unstructured) bool {
+	l.keep(current)
+	last := &l.known.applied
+	if last.lacksOwners(current) || l.hasLostOwners(current, l.wasApplied(current)) && l.sharesOwnership(current) {
+		return false
+	}
+	if last.finding.Kind != NoFinding {
+		last.finding = last.finding.review(l.manager(), l.config, current)
+	}
+	if applied.Covers(l.config.Object, current.Object) && l.ownsFields(current) {
+		return true
+	}
+	if last.hash != l.Hash || last.written.UID != current.GetUID() {
+		return false
+	}
+	now, err := l.signatureOf(current)
+	return err == nil && now.values == last.signature.values &&
+		(now.owned == "" || now.owned == last.signature.owned)
+}
+
+// ownsFields reports whether this controller owns all fields that it applied, according to the managed fields.
+func (l *life) ownsFields(current *unstructured.Unstructured) bool {
+	fields, ok := applied.FieldsOf(current, l.manager())
+	if !ok {
+		return true
+	}
+	for name, value := range l.withoutKept().Object {
+		switch name {
+		case "apiVersion", "kind":
+		case "metadata":
+			for name, value := range value.(map[string]any) {
+				if name != "name" && name != "namespace" && !fields["f:metadata"].Owns(map[string]any{name: value}) {
+					return false
+				}
+			}
+		default:
+			if !fields.Owns(map[string]any{name: value}) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (l *life) signatureOf(current *unstructured.Unstructured) (s signature, err error) {
+	if s.values, err = applied.Digest(applied.Projection(l.withoutKept().Object, current.Object)); err != nil {
+		return signature{}, err
+	}
+	if fields, ok := applied.FieldsOf(current, l.manager()); ok {
+		for _, path := range l.Kept {
+			fields.Remove(path)
+		}
+		s.owned, err = applied.Digest(fields)
+	}
+	return s, err
+}
+
+// wasApplied reports whether the configuration of the child was applied to the object before.
+func (l *life) wasApplied(object metav1.Object) bool {
+	return object.GetAnnotations()[l.parent.Applied()] == l.Hash
+}
+
+// FirstOf lists the first items, because the size of condition messages is limited.
+func FirstOf(items []string) string {
+	const maxListed = 3
+	if more := len(items) - maxListed; more > 0 {
+		items = append(slices.Clone(items[:maxListed]), fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(items, ", ")
+}
