@@ -17,6 +17,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children/internal/act"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
+	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 )
 
 // applyStages applies the stages in order. After a stage with a child that blocks later stages, the other children
@@ -167,7 +168,7 @@ func (c *call) advance(ctx context.Context, child *child, step func() (decide.Op
 		verdict.Object = c.written(child, verdict.Object)
 	}
 	if verdict.Doomed != nil {
-		pending := c.newPending(inventoryEntry{kind: child.kind}, child.id.GVR, verdict.Doomed)
+		pending := c.newPending(inventory.Entry{Kind: child.kind}, child.id.GVR, verdict.Doomed)
 		if !verdict.IsOwned {
 			pending.Annotations = child.desired.Template.GetAnnotations()
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
+	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 )
 
 // Limits for the delay before a parent that waits for a deletion is reconciled again. The delay equals the time that
@@ -25,7 +26,7 @@ type applyCache struct {
 
 // parentEntry stores the last writes for a parent. It is used by one call at a time.
 type parentEntry struct {
-	inventory   inventory
+	inventory   inventory.Inventory
 	written     decide.Version // the version of the parent after the inventory was written
 	waitStarted time.Time      // when the parent began to wait for a deletion, or zero
 	namespace   namespaceOfParent

@@ -3,6 +3,7 @@ package children
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -12,67 +13,6 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
-
-func TestLargest(t *testing.T) {
-	for most := range 20 {
-		for limit := range most + 1 {
-			calls := 0
-			got := largest(most, func(n int) bool { calls++; return n <= limit })
-			if got != limit || calls > 10 || limit == 0 && calls > 1 {
-				t.Errorf("of %d: got %d after %d calls, want %d", most, got, calls, limit)
-			}
-		}
-	}
-}
-
-func TestInventory_GrowsAsFarAsItFits(t *testing.T) {
-	now := parseInventory("ConfigMap=v1/configmaps:0@c@y,Secret=v1/secrets:0@z")
-	wanted := parseInventory("ConfigMap=v2/configmaps:1@a@b@c@y,Pod=v1/pods:1@a@x,Secret=v1/secrets:1@b@z")
-	for room, want := range map[int]string{
-		1000: wanted.plain(),
-		// Only the excess namespaces are missing.
-		77: "ConfigMap=v2/configmaps:1@a@b@c@y,Pod=v1/pods:1@a,Secret=v1/secrets:1@b@z",
-		73: "ConfigMap=v2/configmaps:1@a@c@y,Pod=v1/pods:1@a,Secret=v1/secrets:1@z",
-		69: "ConfigMap=v2/configmaps:1@c@y,Pod=v1/pods:1,Secret=v1/secrets:1@z",
-		// There is no room for another kind.
-		68: "ConfigMap=v2/configmaps:1@c@y,Secret=v1/secrets:1@z",
-		51: "ConfigMap=v2/configmaps:1@c@y,Secret=v1/secrets:1@z",
-		// There is not even room for the recorded namespaces.
-		50: now.plain(),
-	} {
-		if got := now.grow(wanted, room).plain(); got != want {
-			t.Errorf("%d bytes: got %s, want %s", room, got, want)
-		}
-	}
-	many := withKinds(nil, maxInventoryEntries+5)
-	if got := now.grow(now.with(many), maxInventoryBytes); len(got) != maxInventoryEntries || got.index(now[1].kind) < 0 {
-		t.Errorf("too many kinds: got %d", len(got))
-	}
-}
-
-// A packed inventory can become longer when a namespace is removed from one of its kinds.
-func TestInventory_RoomForChangesIsLeft(t *testing.T) {
-	const room = 40 << 10
-	wanted := withKinds(manyNamespaces(10_000, randomName(20, "")), 3)
-	full := inventory(nil).grow(wanted, room)
-	if text, _ := full.fits(room); len(text) > room-room/16 || len(text) < room-room/8 {
-		t.Fatalf("got %d bytes", len(text))
-	}
-	left := slices.Clone(full)
-	left[1].namespaces = nil
-	for i, namespace := range full[1].namespaces {
-		if i%8 != 0 {
-			left[1].namespaces = append(left[1].namespaces, namespace)
-		}
-	}
-	if got := full.grow(left, room); !got.equals(left) {
-		t.Errorf("the smaller inventory is not accepted; the third kind has %d of %d namespaces",
-			len(got[1].namespaces), len(left[1].namespaces))
-	}
-	if got := full.grow(wanted, room); !got.equals(full) {
-		t.Error("a full inventory grows")
-	}
-}
 
 // newLimitedParent adds an annotation to a parent, so that the given number of bytes are left for the inventory and
 // further annotations.
@@ -262,5 +202,27 @@ func TestReconcile_OutdatedInventoryDoesNotMakeRoom(t *testing.T) {
 	if writes := s.TakeWrites(); len(children) > 0 || !errors.Is(err, ErrInventoryFull) ||
 		slices.Contains(writes, "apply configmaps a") {
 		t.Errorf("got %d children, %v; wrote %q", len(children), err, writes)
+	}
+}
+
+// manyNamespaces returns sorted namespaces with different names.
+func manyNamespaces(n int, name func(i int) string) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = name(i)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// randomName returns a function that returns random names.
+func randomName(length int, prefix string) func(int) string {
+	random := rand.New(rand.NewPCG(1, 2))
+	return func(int) string {
+		name := []byte(prefix)
+		for len(name) < length {
+			name = append(name, "abcdefghijklmnopqrstuvwxyz0123456789"[random.IntN(36)])
+		}
+		return string(name)
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
+	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
@@ -34,11 +35,11 @@ const (
 
 // newPending describes a child that is being deleted or must be deleted.
 func (c *call) newPending(
-	entry inventoryEntry, gvr schema.GroupVersionResource, object *unstructured.Unstructured,
+	entry inventory.Entry, gvr schema.GroupVersionResource, object *unstructured.Unstructured,
 ) PendingChild {
 	stage, _ := strconv.Atoi(object.GetAnnotations()[c.names.Stage()])
 	return PendingChild{
-		ObjectIdentifiers: live.Identify(gvr, object), Kind: entry.kind, stage: max(min(stage, entry.stage), 0),
+		ObjectIdentifiers: live.Identify(gvr, object), Kind: entry.Kind, stage: max(min(stage, entry.Stage), 0),
 		Deleting: object.GetDeletionTimestamp() != nil, Finalizers: object.GetFinalizers(),
 		Annotations: object.GetAnnotations(),
 	}
@@ -169,7 +170,7 @@ func (c *call) deleteIf(
 // must be deleted next.
 func (c *call) prune(ctx context.Context) error {
 	var errs, newer []error
-	var changed, left inventory
+	var changed, left inventory.Inventory
 	var doomed []doomedChild
 	known, _ := c.inventoryOf(c.parent, c.isListed)
 	for _, entry := range known {
@@ -178,7 +179,7 @@ func (c *call) prune(ctx context.Context) error {
 			continue // the kind stays in the inventory, in case it can be listed later
 		}
 		if err != nil {
-			err = fmt.Errorf("prune %s: children of kind %s: %w", c.id, entry.kind, err)
+			err = fmt.Errorf("prune %s: children of kind %s: %w", c.id, entry.Kind, err)
 			if errors.Is(err, ErrNewerFormat) { // the object can be forged
 				newer = append(newer, err)
 			} else {
@@ -187,7 +188,7 @@ func (c *call) prune(ctx context.Context) error {
 			}
 		}
 		doomed = append(doomed, undesired...)
-		if !next.equals(inventory{entry}) {
+		if !next.Equals(inventory.Inventory{entry}) {
 			changed, left = append(changed, entry), append(left, next...)
 		}
 	}
@@ -195,8 +196,8 @@ func (c *call) prune(ctx context.Context) error {
 		errs = append(errs, c.deleteInOrder(ctx, doomed), c.checkUnreachable())
 	}
 	if len(changed) > 0 {
-		_, err := c.changeParent(ctx, c.parent, false, func(now inventory) inventory {
-			return now.without(changed).with(left)
+		_, err := c.changeParent(ctx, c.parent, false, func(now inventory.Inventory) inventory.Inventory {
+			return now.Without(changed).With(left)
 		})
 		errs = append(errs, err)
 	}
@@ -206,14 +207,14 @@ func (c *call) prune(ctx context.Context) error {
 // undesired returns the children of a kind that are not desired, and the part of the kind's inventory entry that is
 // still needed. The entry is reduced only after the children have been listed from the API server. If the error wraps
 // ErrNewerFormat, a child cannot be identified, the entry is needed as it is, and the others are returned as well.
-func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []doomedChild, left inventory, err error) {
-	needed := c.desired.namespaces[entry.kind].Clone()
-	mapping, isUnreachable := c.desired.mappings[entry.kind], c.isUnreachable(entry)
+func (c *call) undesired(ctx context.Context, entry inventory.Entry) (doomed []doomedChild, left inventory.Inventory, err error) {
+	needed := c.desired.namespaces[entry.Kind].Clone()
+	mapping, isUnreachable := c.desired.mappings[entry.Kind], c.isUnreachable(entry)
 	if isUnreachable {
-		needed = needed.Insert(entry.namespaces...)
+		needed = needed.Insert(entry.Namespaces...)
 	}
 	cached := mapping
-	if !needed.HasAll(entry.namespaces...) {
+	if !needed.HasAll(entry.Namespaces...) {
 		cached = nil
 	}
 	gvr, children, err := c.listKind(ctx, entry, cached)
@@ -222,22 +223,22 @@ func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []do
 		return nil, nil, err
 	}
 	for _, object := range children {
-		if !c.desired.keys[childKey{entry.kind, cache.MetaObjectToName(object).String()}] {
+		if !c.desired.keys[childKey{entry.Kind, cache.MetaObjectToName(object).String()}] {
 			doomed = append(doomed, doomedChild{c.newPending(entry, gvr, object), object})
 			c.waiting = c.waiting || cached == nil || len(object.GetFinalizers()) > 0
 			needed.Insert(object.GetNamespace())
 		}
 	}
 	if isNewer {
-		return doomed, inventory{entry}, err
+		return doomed, inventory.Inventory{entry}, err
 	}
 	if len(doomed) == 0 && mapping == nil && !isUnreachable {
 		return nil, nil, nil
 	}
-	entry.namespaces = slices.DeleteFunc(slices.Clone(entry.namespaces), func(namespace string) bool {
+	entry.Namespaces = slices.DeleteFunc(slices.Clone(entry.Namespaces), func(namespace string) bool {
 		return !needed.Has(namespace)
 	})
-	return doomed, inventory{entry}, nil
+	return doomed, inventory.Inventory{entry}, nil
 }
 
 // cleanUp deletes the children of a parent that is being deleted, in the reverse order of their stages, and the
@@ -316,16 +317,16 @@ func (c *call) deleteDependents(ctx context.Context, all bool) (left bool, err e
 	var errs []error
 	listed, _ := c.inventoryOf(c.parent, c.isListed)
 	for _, entry := range listed {
-		if !all && !c.canCrossNamespaces(entry.kind) {
+		if !all && !c.canCrossNamespaces(entry.Kind) {
 			continue
 		}
 		var mapping *meta.RESTMapping
-		if !c.canCrossNamespaces(entry.kind) { // Kubernetes deletes children that the cache does not hold yet
-			mapping, _ = c.config.Mapper.RESTMapping(entry.kind, entry.version)
+		if !c.canCrossNamespaces(entry.Kind) { // Kubernetes deletes children that the cache does not hold yet
+			mapping, _ = c.config.Mapper.RESTMapping(entry.Kind, entry.Version)
 		}
 		gvr, children, err := c.listKind(ctx, entry, mapping)
-		if err != nil && !c.leaveBehind(dynamiccontroller.ObjectIdentifiers{GVR: gvr}, entry.kind, err) {
-			errs = append(errs, fmt.Errorf("clean up %s: children of kind %s: %w", c.id, entry.kind, err))
+		if err != nil && !c.leaveBehind(dynamiccontroller.ObjectIdentifiers{GVR: gvr}, entry.Kind, err) {
+			errs = append(errs, fmt.Errorf("clean up %s: children of kind %s: %w", c.id, entry.Kind, err))
 		}
 		for _, object := range children {
 			child := doomedChild{c.newPending(entry, gvr, object), object}
@@ -420,7 +421,7 @@ func (c *call) existingChild(
 	case !isChild:
 		return nil, nil
 	}
-	return &doomedChild{c.newPending(recorded.entryOf(key.kind), id.GVR, current), current}, nil
+	return &doomedChild{c.newPending(recorded.EntryOf(key.kind), id.GVR, current), current}, nil
 }
 
 // errPending returns the error for the children that the call waits for.

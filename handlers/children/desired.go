@@ -19,6 +19,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
+	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 	"github.com/dynamic-controller/engine/handlers/internal/applied"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
@@ -113,11 +114,11 @@ type childKey struct {
 }
 
 // inventory returns the entries that the parent's inventory must contain.
-func (s *desiredSet) inventory() inventory {
-	var kinds inventory
+func (s *desiredSet) inventory() inventory.Inventory {
+	var kinds inventory.Inventory
 	for kind, mapping := range s.mappings {
-		entry := newEntry(kind, mapping.Resource)
-		entry.stage, entry.namespaces = max(len(s.stages)-1, 0), sets.List(s.namespaces[kind])
+		entry := inventory.New(kind, mapping.Resource)
+		entry.Stage, entry.Namespaces = max(len(s.stages)-1, 0), sets.List(s.namespaces[kind])
 		kinds = append(kinds, entry)
 	}
 	return kinds

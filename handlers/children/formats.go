@@ -1,12 +1,10 @@
 package children
 
 import (
-	"regexp"
-	"strconv"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
+	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 )
 
 // The formats of what Reconcile stores. VERSIONING.md lists them, and the files in testdata/formats are examples. A
@@ -20,15 +18,8 @@ const inventoryFormat = 1 // of the annotation <name>/inventory of parents; see 
 // controller has been upgraded, it continues.
 var ErrNewerFormat = decide.ErrNewerFormat
 
-// numbered matches an inventory with the number of its format, such as "v2:". No inventory in format 1 begins like
-// this.
-var numbered = regexp.MustCompile(`^v([0-9]{1,4}):`)
-
 // checkInventory returns an error if the format of a parent's inventory is unknown.
 func (r *Reconciler) checkInventory(parent metav1.Object) error {
-	format := 1
-	if parts := numbered.FindStringSubmatch(parent.GetAnnotations()[r.names.Inventory()]); parts != nil {
-		format, _ = strconv.Atoi(parts[1])
-	}
+	format := inventory.FormatOf(parent.GetAnnotations()[r.names.Inventory()])
 	return decide.CheckFormat(r.names.Inventory(), format, inventoryFormat)
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
@@ -29,7 +30,7 @@ import (
 // the kind, the error wraps ErrNamespaceNotListed. If the mark of a child cannot be read, the error wraps
 // ErrNewerFormat, and the other children are returned as well.
 func (c *call) listKind(
-	ctx context.Context, entry inventoryEntry, cached *meta.RESTMapping,
+	ctx context.Context, entry inventory.Entry, cached *meta.RESTMapping,
 ) (schema.GroupVersionResource, []*unstructured.Unstructured, error) {
 	mapping, undiscovered := cached, error(nil)
 	if cached == nil {
@@ -37,14 +38,14 @@ func (c *call) listKind(
 		if mapping, err = c.mappingOf(entry); isUndiscovered(err) {
 			undiscovered = err
 		} else if err != nil {
-			return entry.gvr(), nil, err
+			return entry.GVR(), nil, err
 		}
 	}
-	gvr := entry.gvr()
+	gvr := entry.GVR()
 	if mapping != nil {
 		gvr = mapping.Resource
 	}
-	namespace, crossNamespace := c.parent.GetNamespace(), c.canCrossNamespaces(entry.kind)
+	namespace, crossNamespace := c.parent.GetNamespace(), c.canCrossNamespaces(entry.Kind)
 	switch {
 	case crossNamespace:
 		namespace = ""
@@ -83,20 +84,20 @@ const maxIgnored = 100
 // keepChildren returns a function that appends objects to own if they are children of the parent. Only their metadata
 // is used. The function sets newer to the error for the first child whose mark has an unknown format.
 func (c *call) keepChildren(
-	ctx context.Context, entry inventoryEntry, own *[]*unstructured.Unstructured, newer *error,
+	ctx context.Context, entry inventory.Entry, own *[]*unstructured.Unstructured, newer *error,
 ) func(*unstructured.Unstructured) error {
 	return func(object *unstructured.Unstructured) error {
 		switch isChild, err := c.rules.IsChild(object, c.namespaceUID); {
 		case errors.Is(err, ErrNewerFormat):
-			if entry.covers(c.parent, object.GetNamespace()) {
+			if entry.Covers(c.parent, object.GetNamespace()) {
 				*newer = cmp.Or(*newer, fmt.Errorf("%s: %w", cache.MetaObjectToName(object), err))
 			}
 			return nil
 		case err != nil || !isChild:
 			return err
-		case !entry.covers(c.parent, object.GetNamespace()):
+		case !entry.Covers(c.parent, object.GetNamespace()):
 			if len(c.ignored) < maxIgnored {
-				c.ignored = append(c.ignored, entry.kind.Kind+" "+cache.MetaObjectToName(object).String())
+				c.ignored = append(c.ignored, entry.Kind.Kind+" "+cache.MetaObjectToName(object).String())
 			}
 			return nil
 		}
@@ -109,8 +110,8 @@ func (c *call) keepChildren(
 }
 
 // mappingOf returns the mapping of a kind, or nil if the kind is unknown.
-func (c *call) mappingOf(entry inventoryEntry) (*meta.RESTMapping, error) {
-	mapping, err := c.config.Mapper.RESTMapping(entry.kind)
+func (c *call) mappingOf(entry inventory.Entry) (*meta.RESTMapping, error) {
+	mapping, err := c.config.Mapper.RESTMapping(entry.Kind)
 	switch {
 	case meta.IsNoMatchError(err):
 		return nil, nil
@@ -121,12 +122,12 @@ func (c *call) mappingOf(entry inventoryEntry) (*meta.RESTMapping, error) {
 }
 
 // checkListed returns an error if children of the kind can be in namespaces that are not in Config.Namespaces.
-func (c *call) checkListed(entry inventoryEntry) error {
-	if len(c.config.Namespaces) == 0 || len(entry.namespaces) == 0 {
+func (c *call) checkListed(entry inventory.Entry) error {
+	if len(c.config.Namespaces) == 0 || len(entry.Namespaces) == 0 {
 		return nil
 	}
 	listed := sets.New(c.config.Namespaces...)
-	for _, namespace := range entry.namespaces {
+	for _, namespace := range entry.Namespaces {
 		if !listed.Has(namespace) {
 			return fmt.Errorf("namespace %s: %w", namespace, ErrNamespaceNotListed)
 		}

@@ -175,12 +175,12 @@ func (c *call) findPropagation(ctx context.Context) error {
 func (c *call) release(ctx context.Context, reason error) (kept []string, err error) {
 	recorded, _ := c.inventoryOf(c.parent, c.isListed)
 	for _, entry := range recorded {
-		if !c.canCrossNamespaces(entry.kind) {
+		if !c.canCrossNamespaces(entry.Kind) {
 			continue
 		}
 		gvr, children, err := c.listKind(ctx, entry, nil)
-		if err != nil && !c.leaveBehind(dynamiccontroller.ObjectIdentifiers{GVR: gvr}, entry.kind, err) {
-			return nil, fmt.Errorf("release %s: children of kind %s: %w", c.id, entry.kind, err)
+		if err != nil && !c.leaveBehind(dynamiccontroller.ObjectIdentifiers{GVR: gvr}, entry.Kind, err) {
+			return nil, fmt.Errorf("release %s: children of kind %s: %w", c.id, entry.Kind, err)
 		}
 		for _, child := range children {
 			if ownerref.CanReach(c.parent, child.GetNamespace()) {
@@ -190,9 +190,9 @@ func (c *call) release(ctx context.Context, reason error) (kept []string, err er
 			if err := c.removeMark(ctx, id, child); err != nil {
 				return nil, fmt.Errorf("release %s: %w", id, err)
 			}
-			kept = append(kept, entry.kind.Kind+" "+id.NamespacedKey)
+			kept = append(kept, entry.Kind.Kind+" "+id.NamespacedKey)
 			if errors.Is(reason, ErrMaybeOrphaned) {
-				c.recordLeft(LeftBehind{id, entry.kind, ErrMaybeOrphaned})
+				c.recordLeft(LeftBehind{id, entry.Kind, ErrMaybeOrphaned})
 			}
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
+	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 	"github.com/dynamic-controller/engine/handlers/internal/gonehook"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
@@ -206,8 +207,8 @@ type call struct {
 	parentExists bool               // set once the API server has returned the parent and it is not being deleted
 	noNamespace  bool               // whether the parent's namespace cannot be read
 	parsed       parsedInventory
-	recorded     inventory // the entries of known kinds in the parent's inventory
-	ignored      []string  // apparent children in namespaces that are not in the inventory
+	recorded     inventory.Inventory // the entries of known kinds in the parent's inventory
+	ignored      []string            // apparent children in namespaces that are not in the inventory
 	pending      []PendingChild
 	left         map[childKey]LeftBehind
 	reportLeft   func(context.Context, []LeftBehind) error // Desired.LeftBehind
@@ -258,8 +259,8 @@ func (c *call) forgetUndesired(ctx context.Context) {
 // prepareParent adds the finalizer and the desired kinds to the parent before its children are written. It reports
 // whether the parent is being deleted or no longer exists.
 func (c *call) prepareParent(ctx context.Context, parent *unstructured.Unstructured) (gone bool, err error) {
-	return c.changeParent(ctx, parent, c.desired.needsCleanUp, func(now inventory) inventory {
-		return now.with(c.desired.inventory())
+	return c.changeParent(ctx, parent, c.desired.needsCleanUp, func(now inventory.Inventory) inventory.Inventory {
+		return now.With(c.desired.inventory())
 	})
 }
 

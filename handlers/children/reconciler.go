@@ -16,6 +16,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
+	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
@@ -140,9 +141,9 @@ func New(config Config) (*Reconciler, error) {
 // The function always returns true for the parent's own namespace, and for cluster-scoped objects, whose namespace is
 // empty.
 func (r *Reconciler) Recorded(parent metav1.Object) func(kind schema.GroupKind, namespace string) bool {
-	recorded := sync.OnceValue(func() inventory { return parseInventory(parent.GetAnnotations()[r.names.Inventory()]) })
+	recorded := sync.OnceValue(func() inventory.Inventory { return inventory.Parse(parent.GetAnnotations()[r.names.Inventory()]) })
 	return func(kind schema.GroupKind, namespace string) bool {
-		return inventoryEntry{}.covers(parent, namespace) || recorded().entryOf(kind).covers(parent, namespace)
+		return inventory.Entry{}.Covers(parent, namespace) || recorded().EntryOf(kind).Covers(parent, namespace)
 	}
 }
 

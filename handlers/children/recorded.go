@@ -3,6 +3,8 @@ package children
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 )
 
 // RecordedKind is an entry of a parent's inventory.
@@ -17,10 +19,10 @@ type RecordedKind struct {
 // RecordedKinds returns the inventory of a parent, sorted by kind. The name is the [Config].Name of its [Reconciler].
 // Programs that display children can use it. Anyone who can update the parent can change the inventory.
 func RecordedKinds(parent metav1.Object, name string) (kinds []RecordedKind) {
-	all := parseInventory(parent.GetAnnotations()[name+"/inventory"])
-	all.sort()
+	all := inventory.Parse(parent.GetAnnotations()[name+"/inventory"])
+	all.Sort()
 	for _, entry := range all {
-		kinds = append(kinds, RecordedKind{GroupKind: entry.kind, GVR: entry.gvr(), Namespaces: entry.namespaces})
+		kinds = append(kinds, RecordedKind{GroupKind: entry.Kind, GVR: entry.GVR(), Namespaces: entry.Namespaces})
 	}
 	return kinds
 }

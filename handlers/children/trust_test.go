@@ -18,6 +18,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
+	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
@@ -158,11 +159,11 @@ func TestTrust_ForgedInventoryCausesNoWriteLoop(t *testing.T) {
 			}
 		}
 		text := parent.GetAnnotations()[reconciler.names.Inventory()]
-		if !strings.HasPrefix(text, "ConfigMap=v1/configmaps:0,") || len(text) > maxInventoryBytes {
+		if !strings.HasPrefix(text, "ConfigMap=v1/configmaps:0,") || len(text) > inventory.MaxBytes {
 			t.Errorf("round %d: the inventory has %d bytes and begins with %.60s", round, len(text), text)
 		}
 	}
-	if cached := entriesOf(cacheOf(t, reconciler))[first].inventory.plain(); cached != "ConfigMap=v1/configmaps:0" {
+	if cached := entriesOf(cacheOf(t, reconciler))[first].inventory.String(); cached != "ConfigMap=v1/configmaps:0" {
 		t.Errorf("the apply cache holds the inventory %.100s", cached)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
+	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 )
 
 // ErrCrossNamespaceNotListed is returned if a parent's inventory contains a kind whose children Kubernetes does not
@@ -20,16 +21,16 @@ var ErrCrossNamespaceNotListed = errors.New("the controller does not list the ki
 // isUnreachable reports whether children of a kind in the inventory can exist where neither the Reconciler nor
 // Kubernetes finds them: in other namespaces, or at cluster scope. Without a witness, a parent has no cluster-scoped
 // children.
-func (c *call) isUnreachable(entry inventoryEntry) bool {
+func (c *call) isUnreachable(entry inventory.Entry) bool {
 	switch {
-	case c.parent.GetNamespace() == "" || c.kinds[entry.kind]:
+	case c.parent.GetNamespace() == "" || c.kinds[entry.Kind]:
 		return false
-	case len(entry.namespaces) > 0:
+	case len(entry.Namespaces) > 0:
 		return true
 	case !c.rules.IsWitnessed(c.parent):
 		return false
 	}
-	mapping, err := c.config.Mapper.RESTMapping(entry.kind)
+	mapping, err := c.config.Mapper.RESTMapping(entry.Kind)
 	if err != nil {
 		return !meta.IsNoMatchError(err)
 	}
@@ -37,9 +38,9 @@ func (c *call) isUnreachable(entry inventoryEntry) bool {
 }
 
 // unreachable returns the entries of the inventory whose children can exist but cannot be found.
-func (c *call) unreachable() inventory {
+func (c *call) unreachable() inventory.Inventory {
 	listed, others := c.inventoryOf(c.parent, c.isListed)
-	return slices.DeleteFunc(slices.Concat(listed, others), func(entry inventoryEntry) bool {
+	return slices.DeleteFunc(slices.Concat(listed, others), func(entry inventory.Entry) bool {
 		return !c.isUnreachable(entry)
 	})
 }
@@ -48,7 +49,7 @@ func (c *call) unreachable() inventory {
 func (c *call) checkUnreachable() error {
 	var kinds []string
 	for _, entry := range c.unreachable() {
-		kinds = append(kinds, entry.kind.String())
+		kinds = append(kinds, entry.Kind.String())
 	}
 	if len(kinds) == 0 {
 		return nil
@@ -59,7 +60,7 @@ func (c *call) checkUnreachable() error {
 // leaveUnreachable records the kinds whose children cannot be found as left behind.
 func (c *call) leaveUnreachable() {
 	for _, entry := range c.unreachable() {
-		id := dynamiccontroller.ObjectIdentifiers{GVR: entry.gvr()}
-		c.recordLeft(LeftBehind{id, entry.kind, ErrCrossNamespaceNotListed})
+		id := dynamiccontroller.ObjectIdentifiers{GVR: entry.GVR()}
+		c.recordLeft(LeftBehind{id, entry.Kind, ErrCrossNamespaceNotListed})
 	}
 }

@@ -1,13 +1,10 @@
-package children
+package inventory
 
 import (
-	"errors"
 	"slices"
 	"sort"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/validation"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
@@ -15,53 +12,36 @@ import (
 // ignored.
 const (
 	// maxInventoryBytes leaves room for other annotations. All annotations of an object can have 256 KiB in total.
-	maxInventoryBytes   = 192 << 10
-	maxInventoryEntries = 1000
+	MaxBytes   = 192 << 10
+	maxEntries = 1000
 	// maxPlainBytes is the size above which the namespaces of an inventory are packed.
 	maxPlainBytes = 4 << 10
 )
 
-// ErrInventoryFull is returned for a child whose kind or namespace does not fit into the parent's inventory, which can
-// have 192 KiB and 1,000 kinds. All annotations of the parent can have 256 KiB in total. The child is not created, and
-// is not pruned. All other children are applied and pruned.
-var ErrInventoryFull = errors.New("the annotation of the parent that lists the kinds and namespaces of its children " +
-	"is full; divide the children among several parents")
-
-// inventoryRoom returns the number of bytes that the inventory of a parent can have.
-func (c *call) inventoryRoom(parent metav1.Object) int {
-	room := validation.TotalAnnotationSizeLimitB - len(c.names.Inventory()) - len(c.names.Witness()) - len(parent.GetUID())
-	for key, value := range parent.GetAnnotations() {
-		if key != c.names.Inventory() && key != c.names.Witness() {
-			room -= len(key) + len(value)
-		}
-	}
-	return min(room, maxInventoryBytes)
-}
-
 // fits returns the value of the annotation, and reports whether it is within the limits.
-func (i inventory) fits(room int) (text string, fits bool) {
-	kinds := make(inventory, len(i))
+func (i Inventory) fits(room int) (text string, fits bool) {
+	kinds := make(Inventory, len(i))
 	size := 0
 	for n, entry := range i {
 		kinds[n] = entry.withoutNamespaces()
-		for _, namespace := range entry.namespaces {
+		for _, namespace := range entry.Namespaces {
 			size += len("@") + len(namespace)
 		}
 	}
-	text, fits = kinds.plain(), true
+	text, fits = kinds.String(), true
 	switch {
 	case size == 0:
 	case len(text)+size <= min(room, maxPlainBytes):
-		text = i.plain()
+		text = i.String()
 	default:
 		var packed string
 		packed, fits = i.pack()
 		text += ";" + packed
 	}
-	return text, fits && len(i) <= maxInventoryEntries && len(text) <= room
+	return text, fits && len(i) <= maxEntries && len(text) <= room
 }
 
-func (i inventory) plain() string {
+func (i Inventory) String() string {
 	entries := make([]string, len(i))
 	for n, entry := range i {
 		entries[n] = entry.String()
@@ -72,7 +52,7 @@ func (i inventory) plain() string {
 // annotation returns the value of the annotation for the inventory, followed by as many of the other entries as fit, or
 // nil if it is empty. Because the inventory's own entries come first, other entries cannot displace them when the
 // annotation is read.
-func (i inventory) annotation(others inventory, room int) any {
+func (i Inventory) Annotation(others Inventory, room int) any {
 	with := func(n int) (string, bool) { return slices.Concat(i, others[:n]).fits(room) }
 	text, fits := with(len(others))
 	if !fits {
@@ -86,8 +66,8 @@ func (i inventory) annotation(others inventory, room int) any {
 
 // grow returns the wanted inventory if it fits. Otherwise, it returns the part of the wanted inventory that i already
 // contains, with as many more kinds and then namespaces as fit, in sorted order.
-func (i inventory) grow(wanted inventory, room int) inventory {
-	if i.equals(wanted) {
+func (i Inventory) Grow(wanted Inventory, room int) Inventory {
+	if i.Equals(wanted) {
 		return i
 	}
 	// Even without some of its namespaces, a packed inventory can be longer.
@@ -96,7 +76,7 @@ func (i inventory) grow(wanted inventory, room int) inventory {
 		return wanted
 	}
 	kinds, namespaces := wanted.additionsTo(i)
-	part := func(n int) inventory {
+	part := func(n int) Inventory {
 		last := ""
 		if n > len(kinds) {
 			last = namespaces[n-len(kinds)-1]
@@ -117,14 +97,14 @@ func (i inventory) grow(wanted inventory, room int) inventory {
 
 // additionsTo returns the kinds in i that another inventory does not contain, and the namespaces in i that it does not
 // contain for each of their kinds. Both are sorted.
-func (i inventory) additionsTo(other inventory) (kinds, namespaces []string) {
+func (i Inventory) additionsTo(other Inventory) (kinds, namespaces []string) {
 	added := sets.New[string]()
 	for _, entry := range i {
-		if other.index(entry.kind) < 0 {
-			kinds = append(kinds, entry.kind.String())
+		if other.Index(entry.Kind) < 0 {
+			kinds = append(kinds, entry.Kind.String())
 		}
-		before := other.entryOf(entry.kind)
-		for _, namespace := range entry.namespaces {
+		before := other.EntryOf(entry.Kind)
+		for _, namespace := range entry.Namespaces {
 			if !before.lists(namespace) {
 				added.Insert(namespace)
 			}
@@ -135,13 +115,13 @@ func (i inventory) additionsTo(other inventory) (kinds, namespaces []string) {
 }
 
 // partOf returns the part of i that another inventory contains, with the given kinds, and the namespaces up to last.
-func (i inventory) partOf(other inventory, kinds []string, last string) (part inventory) {
+func (i Inventory) partOf(other Inventory, kinds []string, last string) (part Inventory) {
 	for _, entry := range i {
-		if _, added := slices.BinarySearch(kinds, entry.kind.String()); !added && other.index(entry.kind) < 0 {
+		if _, added := slices.BinarySearch(kinds, entry.Kind.String()); !added && other.Index(entry.Kind) < 0 {
 			continue
 		}
-		before := other.entryOf(entry.kind)
-		entry.namespaces = slices.DeleteFunc(slices.Clone(entry.namespaces), func(namespace string) bool {
+		before := other.EntryOf(entry.Kind)
+		entry.Namespaces = slices.DeleteFunc(slices.Clone(entry.Namespaces), func(namespace string) bool {
 			return namespace > last && !before.lists(namespace)
 		})
 		part = append(part, entry)
@@ -158,14 +138,4 @@ func largest(most int, fits func(int) bool) int {
 	}
 	high = min(high, most+1)
 	return low + sort.Search(high-low-1, func(n int) bool { return !fits(low + 1 + n) })
-}
-
-// checkRecorded returns an error if the parent's inventory has no room for the kind or the namespace of a child. Such a
-// child must not be created or adopted, because it could not be found later.
-func (c *call) checkRecorded(child *child) error {
-	n := c.recorded.index(child.kind)
-	if child.Retain || n >= 0 && c.recorded[n].covers(c.parent, child.id.Namespace()) {
-		return nil
-	}
-	return ErrInventoryFull
 }

@@ -1,4 +1,4 @@
-package children
+package inventory
 
 import (
 	"bytes"
@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 
@@ -37,16 +36,16 @@ func randomName(length int, prefix string) func(int) string {
 }
 
 // withKinds returns an inventory with children of each kind in all namespaces.
-func withKinds(namespaces []string, kinds int) (all inventory) {
+func withKinds(namespaces []string, kinds int) (all Inventory) {
 	for i := range kinds {
-		entry := newEntry(schema.GroupKind{Kind: fmt.Sprintf("Kind%03d", i)}, configMaps)
-		entry.namespaces = namespaces
+		entry := New(schema.GroupKind{Kind: fmt.Sprintf("Kind%03d", i)}, configMaps)
+		entry.Namespaces = namespaces
 		all = append(all, entry)
 	}
 	return all
 }
 
-func TestInventory_TenThousandNamespacesFit(t *testing.T) {
+func TestInventoryTenThousandNamespacesFit(t *testing.T) {
 	for name, test := range map[string]struct {
 		name  func(i int) string
 		bytes int
@@ -61,39 +60,39 @@ func TestInventory_TenThousandNamespacesFit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := withKinds(manyNamespaces(10_000, test.name), 3)
-			text, fits := all.fits(maxInventoryBytes - maxInventoryBytes/16)
+			text, fits := all.fits(MaxBytes - MaxBytes/16)
 			if !fits || len(text) > test.bytes {
 				t.Errorf("fits: %t; %d bytes", fits, len(text))
 			}
 			if !strings.HasPrefix(text, "Kind000=v1/configmaps:0,Kind001=v1/configmaps:0,Kind002=v1/configmaps:0;") {
 				t.Errorf("the kinds are not readable: %.100s", text)
 			}
-			if !parseInventory(text).equals(all) {
+			if !Parse(text).Equals(all) {
 				t.Error("the parsed inventory differs")
 			}
 		})
 	}
 }
 
-func TestInventory_AnyFormatRoundTrips(t *testing.T) {
+func TestInventoryAnyFormatRoundTrips(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		pool := manyNamespaces(rapid.IntRange(0, 300).Draw(r, "namespaces"), randomName(12, "n"))
-		var all inventory
+		var all Inventory
 		for _, entry := range withKinds(nil, rapid.IntRange(1, 4).Draw(r, "kinds")) {
 			skip := rapid.IntRange(1, 5).Draw(r, "skip")
 			for i := 0; i < len(pool); i += skip {
-				entry.namespaces = append(entry.namespaces, pool[i])
+				entry.Namespaces = append(entry.Namespaces, pool[i])
 			}
 			all = append(all, entry)
 		}
-		text, fits := all.fits(maxInventoryBytes)
+		text, fits := all.fits(MaxBytes)
 		if !fits {
 			r.Fatal("does not fit")
 		}
-		if packed := strings.Contains(text, ";"); packed != (len(all.plain()) > maxPlainBytes) {
-			r.Errorf("packed: %t, with %d bytes in plain form", packed, len(all.plain()))
+		if packed := strings.Contains(text, ";"); packed != (len(all.String()) > maxPlainBytes) {
+			r.Errorf("packed: %t, with %d bytes in plain form", packed, len(all.String()))
 		}
-		if diff := cmp.Diff(all.plain(), parseInventory(text).plain()); diff != "" {
+		if diff := cmp.Diff(all.String(), Parse(text).String()); diff != "" {
 			r.Error(diff)
 		}
 	})
@@ -139,28 +138,10 @@ func TestUnpack_IgnoresMalformedAndExcessNamespaces(t *testing.T) {
 		all := withKinds(nil, 10)
 		all.unpack(test.packed)
 		for _, entry := range all {
-			if n := len(entry.namespaces); n != test.namespaces {
-				t.Errorf("%s: %s has %d namespaces, want %d", name, entry.kind, n, test.namespaces)
+			if n := len(entry.Namespaces); n != test.namespaces {
+				t.Errorf("%s: %s has %d namespaces, want %d", name, entry.Kind, n, test.namespaces)
 				break
 			}
-		}
-	}
-}
-
-func TestRecordedKinds_OfManyNamespaces(t *testing.T) {
-	namespaces := manyNamespaces(1000, randomName(13, "test-"))
-	text, _ := withKinds(namespaces, 2).fits(maxInventoryBytes)
-	parent := newWidget()
-	parent.SetAnnotations(map[string]string{"platform.example.com/inventory": text})
-	for _, kind := range RecordedKinds(parent, "platform.example.com") {
-		if !slices.Equal(kind.Namespaces, namespaces) {
-			t.Errorf("%s has %d namespaces", kind.GroupKind, len(kind.Namespaces))
-		}
-	}
-	recorded := newReconciler(t, Config{Client: newFakeServer()}).Recorded(parent)
-	for namespace, want := range map[string]bool{namespaces[0]: true, namespaces[999]: true, "theirs": false} {
-		if got := recorded(schema.GroupKind{Kind: "Kind001"}, namespace); got != want {
-			t.Errorf("%s: got %t", namespace, got)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package children
+package inventory
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ const (
 // the namespaces that have the same kinds of children, so that each namespace occurs only once. A line contains the
 // indexes of the kinds, and the sorted namespaces. Each namespace is preceded by a byte with the number of bytes that
 // it shares with the namespace before it. The lines are compressed.
-func (i inventory) pack() (text string, valid bool) {
+func (i Inventory) pack() (text string, valid bool) {
 	var lines bytes.Buffer
 	unpacked := 0
 	groups := i.namespacesByKinds()
@@ -54,10 +54,10 @@ func (i inventory) pack() (text string, valid bool) {
 }
 
 // namespacesByKinds returns the namespaces of all entries by the indexes of the entries that list them, such as "0,2".
-func (i inventory) namespacesByKinds() map[string][]string {
+func (i Inventory) namespacesByKinds() map[string][]string {
 	kinds := map[string][]byte{} // by namespace
 	for n, entry := range i {
-		for _, namespace := range entry.namespaces {
+		for _, namespace := range entry.Namespaces {
 			indexes := kinds[namespace]
 			if indexes != nil {
 				indexes = append(indexes, ',')
@@ -88,7 +88,7 @@ func unpackedBytes(namespace string, entries int) int {
 
 // unpack adds packed namespaces to the entries. It stops at the first malformed line, and ignores namespaces beyond the
 // limits.
-func (i inventory) unpack(text string) {
+func (i Inventory) unpack(text string) {
 	compressed := flate.NewReader(base64.NewDecoder(base64.RawStdEncoding, strings.NewReader(text)))
 	lines, err := io.ReadAll(io.LimitReader(compressed, maxPackedBytes+1))
 	if err != nil || len(lines) > maxPackedBytes {
@@ -101,13 +101,13 @@ func (i inventory) unpack(text string) {
 		}
 	}
 	for n := range i {
-		i[n].namespaces = sorted(i[n].namespaces)
+		i[n].Namespaces = sorted(i[n].Namespaces)
 	}
 }
 
 // unpackLine adds the namespaces in a line to the entries, and subtracts their size from left. It reports whether the
 // line is valid.
-func (i inventory) unpackLine(line []byte, left *int) bool {
+func (i Inventory) unpackLine(line []byte, left *int) bool {
 	end := indexOfMark(line)
 	entries, valid := i.indexes(string(line[:end]))
 	before := ""
@@ -123,7 +123,7 @@ func (i inventory) unpackLine(line []byte, left *int) bool {
 			return false
 		}
 		for _, n := range entries {
-			i[n].namespaces = append(i[n].namespaces, namespace)
+			i[n].Namespaces = append(i[n].Namespaces, namespace)
 		}
 		before = namespace
 	}
@@ -140,7 +140,7 @@ func indexOfMark(line []byte) int {
 }
 
 // indexes parses a list of indexes of entries, and reports whether it is valid.
-func (i inventory) indexes(text string) (indexes []int, valid bool) {
+func (i Inventory) indexes(text string) (indexes []int, valid bool) {
 	last := -1
 	for part := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(part)
