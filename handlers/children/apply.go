@@ -158,7 +158,7 @@ func isParentGone(children []*child) bool {
 func (c *call) advance(ctx context.Context, child *child, step func() (decide.Operation, bool)) {
 	operation, more := step()
 	for more && operation.Kind != decide.MayCreate {
-		operation, more = child.decision.Next(c.perform(ctx, child, operation))
+		operation, more = child.decision.Next(c.performOn(ctx, child, operation))
 	}
 	if child.isPaused = more; more {
 		return
@@ -168,7 +168,7 @@ func (c *call) advance(ctx context.Context, child *child, step func() (decide.Op
 		verdict.Object = c.written(child, verdict.Object)
 	}
 	if verdict.Doomed != nil {
-		pending := c.newPending(inventory.Entry{Kind: child.kind}, child.id.GVR, verdict.Doomed)
+		pending := pendingChild(c.doomed(inventory.Entry{Kind: child.kind}, child.id.GVR, verdict.Doomed))
 		if !verdict.IsOwned {
 			pending.Annotations = child.desired.Template.GetAnnotations()
 		}
@@ -177,8 +177,32 @@ func (c *call) advance(ctx context.Context, child *child, step func() (decide.Op
 	child.conclude(verdict)
 }
 
-// perform performs an operation of a child's decision.
-func (c *call) perform(ctx context.Context, child *child, operation decide.Operation) (answer decide.Answer) {
+// performOn performs an operation of a decision about a desired child, and records what it has shown or changed, so that
+// a lagging cache does not hide it.
+func (c *call) performOn(ctx context.Context, child *child, operation decide.Operation) decide.Answer {
+	answer := c.perform(ctx, child.id, operation)
+	log := logr.FromContextOrDiscard(ctx).WithValues("child", child.id.String())
+	switch kind := operation.Kind; {
+	case kind == decide.Read && answer.Err == nil && answer.Object == nil:
+		c.own.recordGone(child.id)
+	case kind == decide.Delete && (answer.Err == nil || isNotFound(answer.Err)):
+		c.own.recordDeleted(child.id, limitOf(operation))
+		log.Info("Deleted a child", "uid", operation.UID, keyReason, operation.Reason)
+	case answer.Err != nil || answer.Object == nil || !kind.IsWrite():
+	default:
+		c.written(child, answer.Object)
+		switch kind {
+		case decide.ChangeOwners:
+			log.Info("Repaired the managed fields of a child", keyReason, operation.Reason, "items", operation.Items)
+		case decide.HandOver:
+			log.Info("Handed over a contested field of a child", "field", operation.Field, "manager", operation.Manager)
+		}
+	}
+	return answer
+}
+
+// perform performs an operation.
+func (c *call) perform(ctx context.Context, id childID, operation decide.Operation) (answer decide.Answer) {
 	switch operation.Kind {
 	case decide.ReadParent:
 		_, answer.Err = c.readParent(ctx)
@@ -190,39 +214,10 @@ func (c *call) perform(ctx context.Context, child *child, operation decide.Opera
 		gvk := operation.Object.GroupVersionKind()
 		_, answer.Err = c.config.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	default:
-		answer = act.Child{Client: c.as.Client, ID: child.id}.Do(ctx, operation)
-		c.note(ctx, child, operation, answer)
+		answer = act.Child{Client: c.as.Client, ID: id}.Do(ctx, operation)
 	}
 	answer.At = time.Now()
 	return answer
-}
-
-// note records what an operation has shown or changed, so that a lagging cache does not hide it.
-func (c *call) note(ctx context.Context, child *child, operation decide.Operation, answer decide.Answer) {
-	log := logr.FromContextOrDiscard(ctx).WithValues("child", child.id.String())
-	switch operation.Kind {
-	case decide.Read:
-		if answer.Err == nil && answer.Object == nil {
-			c.own.recordGone(child.id)
-		}
-	case decide.Delete:
-		if answer.Err == nil || isNotFound(answer.Err) {
-			deleted := &metav1.ObjectMeta{UID: operation.UID, ResourceVersion: operation.ResourceVersion}
-			c.own.recordDeleted(child.id, deleted)
-			log.Info("Deleted a child", "uid", operation.UID, keyReason, operation.Reason)
-		}
-	default:
-		if answer.Err != nil || !operation.Kind.IsWrite() {
-			return
-		}
-		c.written(child, answer.Object)
-		switch operation.Kind {
-		case decide.ChangeOwners:
-			log.Info("Repaired the managed fields of a child", keyReason, operation.Reason, "items", operation.Items)
-		case decide.HandOver:
-			log.Info("Handed over a contested field of a child", "field", operation.Field, "manager", operation.Manager)
-		}
-	}
 }
 
 // isNotFound reports whether the API server serves the type of an object, and the object does not exist.

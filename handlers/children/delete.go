@@ -5,10 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
@@ -33,135 +31,94 @@ const (
 	keyReason  = "reason"
 )
 
-// newPending describes a child that is being deleted or must be deleted.
-func (c *call) newPending(
+// doomed returns an object as a child that must be deleted. Its stage is limited to that of the inventory entry, because
+// users who can create an object can set any stage.
+func (c *call) doomed(
 	entry inventory.Entry, gvr schema.GroupVersionResource, object *unstructured.Unstructured,
-) PendingChild {
+) decide.Doomed {
 	stage, _ := strconv.Atoi(object.GetAnnotations()[c.names.Stage()])
-	return PendingChild{
-		ObjectIdentifiers: live.Identify(gvr, object), Kind: entry.Kind, stage: max(min(stage, entry.Stage), 0),
-		Deleting: object.GetDeletionTimestamp() != nil, Finalizers: object.GetFinalizers(),
-		Annotations: object.GetAnnotations(),
+	return decide.Doomed{
+		Key:      decide.Key{Kind: entry.Kind, Name: cache.MetaObjectToName(object).String()},
+		Resource: gvr, Stage: max(min(stage, entry.Stage), 0), Object: object,
+		Deleting: object.GetDeletionTimestamp() != nil,
 	}
 }
 
-// doomedChild is a child that must be deleted.
-type doomedChild struct {
-	PendingChild
-	object *unstructured.Unstructured
-}
-
-// compareDoomed orders children by descending stage. Within a stage, the order must be deterministic because it
-// determines the text of errors. If a status contained a different text each time, every reconcile would trigger the
-// next one.
-func compareDoomed(a, b doomedChild) int {
-	return cmp.Or(cmp.Compare(b.stage, a.stage), cmp.Compare(a.Kind.String(), b.Kind.String()),
-		cmp.Compare(a.NamespacedKey, b.NamespacedKey))
+// pendingChild describes a child that must be deleted.
+func pendingChild(child decide.Doomed) PendingChild {
+	return PendingChild{
+		ObjectIdentifiers: live.Identify(child.Resource, child.Object), Kind: child.Kind, Deleting: child.Deleting,
+		Finalizers: child.Object.GetFinalizers(), Annotations: child.Object.GetAnnotations(),
+	}
 }
 
 // deleteInOrder deletes the children in the last stage and records all children as pending. It continues after an
-// error. Once the children in the last stage are gone, a later call deletes those in the stage before it. Unless the
-// parent is being deleted, a child that the identity cannot delete does not delay earlier stages, because it may be
-// forged. If it is, the children in the first stage that the identity cannot delete are left to Kubernetes.
-func (c *call) deleteInOrder(ctx context.Context, doomed []doomedChild) error {
+// error.
+func (c *call) deleteInOrder(ctx context.Context, doomed []decide.Doomed) error {
 	if err := c.checkOrphaned(ctx, doomed); err != nil {
 		return err
 	}
-	slices.SortFunc(doomed, compareDoomed)
+	if len(doomed) == 0 {
+		return nil
+	}
 	var errs []error
-	if len(doomed) > 0 {
-		c.pending = nil // doomed usually includes the pending children
-	}
-	last := 0
-	for _, child := range doomed {
-		if child.stage < last {
-			c.postponed = true
-		} else if key := (childKey{child.Kind, child.NamespacedKey}); !child.Deleting || decide.IsDeletionStuck(child.object) {
-			err, tried := c.deleted[key]
-			if !tried {
-				err = c.delete(ctx, child.ObjectIdentifiers, child.object)
-				c.deleted[key] = err
+	ending := decide.BeginEnding(c.rules, doomed)
+	defer ending.Stop()
+	child, more := ending.First()
+	for more {
+		id := live.Identify(child.Resource, child.Object)
+		answer, tried := c.deleted[child.Key]
+		if !tried {
+			answer = decide.Deleting{Err: c.delete(ctx, id, child.Object, false), At: time.Now()}
+			c.deleted[child.Key] = answer
+			if !c.rules.IsExpected(child, answer) {
+				errs = append(errs, answer.Err)
 			}
-			if c.leaveBehind(child.ObjectIdentifiers, child.Kind, err) || c.isLeftToKubernetes(child, err) {
-				continue
-			}
-			if !tried {
-				errs = append(errs, err)
-			}
-			if apierrors.IsForbidden(err) && c.parent.GetDeletionTimestamp() == nil {
-				continue
-			}
-			child.Deleting = true
 		}
-		last = max(last, child.stage)
-		c.pending = append(c.pending, child.PendingChild)
+		c.leaveBehind(id, child.Kind, answer.Err)
+		child, more = ending.Next(answer)
 	}
+	c.pending = nil // doomed usually includes the pending children
+	for _, child := range ending.Remaining {
+		c.pending = append(c.pending, pendingChild(child))
+	}
+	c.postponed = c.postponed || ending.IsPostponed
 	return errors.Join(errs...)
 }
 
-// isAlsoDeletedByKubernetes reports whether Kubernetes deletes a child together with the parent, and at the right time.
-func (c *call) isAlsoDeletedByKubernetes(child doomedChild) bool {
-	return child.stage == 0 && ownerref.CanReach(c.parent, child.Namespace())
-}
-
-// isLeftToKubernetes reports whether the deletion of the parent continues although the deletion of a child, which
-// Kubernetes deletes too, has failed with err. Temporary errors are retried.
-func (c *call) isLeftToKubernetes(child doomedChild, err error) bool {
-	return err != nil && c.parent.GetDeletionTimestamp() != nil && c.isAlsoDeletedByKubernetes(child) && !isTemporary(err)
-}
-
-// isTemporary reports whether a request can succeed later without a change of permissions. An identity can have errors
-// of its own, which do not come from the API server.
-func isTemporary(err error) bool {
-	var status apierrors.APIStatus
-	if errors.As(err, &status) {
-		code := status.Status().Code
-		return code >= http.StatusInternalServerError || slices.Contains([]int32{
-			http.StatusUnauthorized, http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict,
-			http.StatusTooManyRequests,
-		}, code)
-	}
-	var sent *url.Error
-	return errors.As(err, &sent) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// delete deletes an object if it is still a child of the parent.
+// delete deletes an object if it is still a child of the parent. If the parent no longer exists, the object must be a
+// child of exactly this parent.
 func (c *call) delete(
-	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, child *unstructured.Unstructured,
-) error {
-	return c.deleteIf(ctx, id, child, c.rules.IsChild)
-}
-
-// deleteIf deletes an object if isChild still returns true for it.
-func (c *call) deleteIf(
-	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, child *unstructured.Unstructured,
-	isChild func(metav1.Object, decide.Namespace) (bool, error),
+	ctx context.Context, id childID, child *unstructured.Unstructured, parentIsGone bool,
 ) error {
 	c.cache.deleted(id)
-	objects := live.Resource(c.as.Client, id.GVR, id.Namespace())
-	err := patch.RetryOnConflict(ctx, objects, child, func(current *unstructured.Unstructured) error {
-		isChild, err := isChild(current, c.namespaceUID)
-		if err != nil || !isChild || current.GetDeletionTimestamp() != nil && !decide.IsDeletionStuck(current) {
-			return err
-		}
-		err = objects.Delete(ctx, id.Name(), metav1.DeleteOptions{
-			Preconditions: &metav1.Preconditions{
-				UID: ptr.To(current.GetUID()), ResourceVersion: ptr.To(current.GetResourceVersion()),
-			},
-			PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
-		})
-		if err == nil {
-			c.own.recordDeleted(id, current)
-		}
-		return err
-	})
-	if patch.IsGone(err) {
+	verdict := c.remove(ctx, id, decide.BeginDeletion(c.rules, child, parentIsGone, time.Now()))
+	if verdict.Outcome == decide.Vanished {
 		c.own.recordDeleted(id, child)
 	}
-	if err != nil && !patch.IsGone(err) {
-		return fmt.Errorf("delete %s: %w", id, err)
+	if verdict.Err != nil {
+		return fmt.Errorf("delete %s: %w", id, verdict.Err)
 	}
 	return nil
+}
+
+// remove performs the operations of a decision about an object that is not desired.
+func (c *call) remove(ctx context.Context, id childID, decision *decide.Decision) decide.Verdict {
+	defer decision.Stop()
+	operation, more := decision.First()
+	for more {
+		answer := c.perform(ctx, id, operation)
+		if operation.Kind == decide.Delete && answer.Err == nil {
+			c.own.recordDeleted(id, limitOf(operation))
+		}
+		operation, more = decision.Next(answer)
+	}
+	return decision.Verdict()
+}
+
+// limitOf returns the version of an object that an operation is limited to.
+func limitOf(operation decide.Operation) *metav1.ObjectMeta {
+	return &metav1.ObjectMeta{UID: operation.UID, ResourceVersion: operation.ResourceVersion}
 }
 
 // prune deletes the children that are not desired. When no children of a kind are left and none are desired, it removes
@@ -171,11 +128,11 @@ func (c *call) deleteIf(
 func (c *call) prune(ctx context.Context) error {
 	var errs, newer []error
 	var changed, left inventory.Inventory
-	var doomed []doomedChild
+	var doomed []decide.Doomed
 	known, _ := c.inventoryOf(c.parent, c.isListed)
 	for _, entry := range known {
 		undesired, next, err := c.undesired(ctx, entry)
-		if c.isUnsupported(err) {
+		if c.rules.IsUnsupported(err, time.Now()) {
 			continue // the kind stays in the inventory, in case it can be listed later
 		}
 		if err != nil {
@@ -207,7 +164,7 @@ func (c *call) prune(ctx context.Context) error {
 // undesired returns the children of a kind that are not desired, and the part of the kind's inventory entry that is
 // still needed. The entry is reduced only after the children have been listed from the API server. If the error wraps
 // ErrNewerFormat, a child cannot be identified, the entry is needed as it is, and the others are returned as well.
-func (c *call) undesired(ctx context.Context, entry inventory.Entry) (doomed []doomedChild, left inventory.Inventory, err error) {
+func (c *call) undesired(ctx context.Context, entry inventory.Entry) (doomed []decide.Doomed, left inventory.Inventory, err error) {
 	needed := c.desired.namespaces[entry.Kind].Clone()
 	mapping, isUnreachable := c.desired.mappings[entry.Kind], c.isUnreachable(entry)
 	if isUnreachable {
@@ -224,7 +181,7 @@ func (c *call) undesired(ctx context.Context, entry inventory.Entry) (doomed []d
 	}
 	for _, object := range children {
 		if !c.desired.keys[childKey{entry.Kind, cache.MetaObjectToName(object).String()}] {
-			doomed = append(doomed, doomedChild{c.newPending(entry, gvr, object), object})
+			doomed = append(doomed, c.doomed(entry, gvr, object))
 			c.waiting = c.waiting || cached == nil || len(object.GetFinalizers()) > 0
 			needed.Insert(object.GetNamespace())
 		}
@@ -313,7 +270,7 @@ func (c *call) deleteAll(ctx context.Context) error {
 // deleteDependents deletes all children or, if all is not set, those that Kubernetes does not delete together with
 // the parent. It reports whether any children are left, except those in the first stage that Kubernetes deletes too.
 func (c *call) deleteDependents(ctx context.Context, all bool) (left bool, err error) {
-	var doomed []doomedChild
+	var doomed []decide.Doomed
 	var errs []error
 	listed, _ := c.inventoryOf(c.parent, c.isListed)
 	for _, entry := range listed {
@@ -329,7 +286,7 @@ func (c *call) deleteDependents(ctx context.Context, all bool) (left bool, err e
 			errs = append(errs, fmt.Errorf("clean up %s: children of kind %s: %w", c.id, entry.Kind, err))
 		}
 		for _, object := range children {
-			child := doomedChild{c.newPending(entry, gvr, object), object}
+			child := c.doomed(entry, gvr, object)
 			if all || !ownerref.CanReach(c.parent, object.GetNamespace()) {
 				doomed = append(doomed, child)
 			}
@@ -338,8 +295,8 @@ func (c *call) deleteDependents(ctx context.Context, all bool) (left bool, err e
 	if len(errs) == 0 {
 		errs = append(errs, c.deleteInOrder(ctx, doomed))
 	}
-	left = slices.ContainsFunc(doomed, func(child doomedChild) bool {
-		return !c.isLeftBehind(child) && !c.isAlsoDeletedByKubernetes(child)
+	left = slices.ContainsFunc(doomed, func(child decide.Doomed) bool {
+		return !c.isLeftBehind(child) && !c.rules.IsAlsoDeletedByKubernetes(child)
 	})
 	return left, errors.Join(errs...)
 }
@@ -359,7 +316,7 @@ func (c *call) deleteAbsent(ctx context.Context, desired Desired) error {
 		}
 	}
 	var errs []error
-	var doomed []doomedChild
+	var doomed []decide.Doomed
 	for _, object := range desired.Absent {
 		key := c.keyOf(object)
 		if present[key] {
@@ -390,7 +347,7 @@ func (c *call) keyOf(object *unstructured.Unstructured) childKey {
 // API server only if the cache does not serve the type.
 func (c *call) existingChild(
 	ctx context.Context, key childKey, object *unstructured.Unstructured,
-) (*doomedChild, error) {
+) (*decide.Doomed, error) {
 	recorded, _ := c.inventoryOf(c.parent, func(kind schema.GroupKind) bool { return kind == key.kind })
 	mapping, err := c.config.Mapper.RESTMapping(key.kind, object.GroupVersionKind().Version)
 	switch {
@@ -421,7 +378,8 @@ func (c *call) existingChild(
 	case !isChild:
 		return nil, nil
 	}
-	return &doomedChild{c.newPending(recorded.EntryOf(key.kind), id.GVR, current), current}, nil
+	doomed := c.doomed(recorded.EntryOf(key.kind), id.GVR, current)
+	return &doomed, nil
 }
 
 // errPending returns the error for the children that the call waits for.

@@ -3,8 +3,6 @@ package children
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -400,26 +398,5 @@ func TestReconcile_ReportsPendingDesiredChild(t *testing.T) {
 	_, err := reconciler.Reconcile(t.Context(), first, parent, desired)
 	if pending := pendingOf(t, err); !slices.Equal(pending, []string{"a!"}) {
 		t.Errorf("pending: %q", pending)
-	}
-}
-
-func TestCompareDoomed_OrderDoesNotDependOnTheCache(t *testing.T) {
-	doomed := func(stage int, kind, name string) doomedChild {
-		return doomedChild{PendingChild: PendingChild{
-			ObjectIdentifiers: dynamiccontroller.ObjectIdentifiers{NamespacedKey: name},
-			Kind:              schema.GroupKind{Kind: kind}, stage: stage,
-		}}
-	}
-	want := []doomedChild{
-		doomed(2, "Secret", "shop/b"), doomed(1, "ConfigMap", "shop/a"), doomed(1, "ConfigMap", "shop/b"),
-		doomed(1, "Service", "shop/a"), doomed(0, "ConfigMap", "shop/a"),
-	}
-	for range 10 {
-		got := slices.Clone(want)
-		rand.Shuffle(len(got), func(i, j int) { got[i], got[j] = got[j], got[i] })
-		slices.SortFunc(got, compareDoomed)
-		if !reflect.DeepEqual(got, want) {
-			t.Fatalf("got %v, want %v", got, want)
-		}
 	}
 }

@@ -169,5 +169,5 @@ func (c *call) deleteWrittenChild(ctx context.Context, child writtenChild, orpha
 	if orphaned {
 		return true, c.removeMark(ctx, id, current)
 	}
-	return true, c.deleteIf(ctx, id, current, c.rules.IsExactly)
+	return true, c.delete(ctx, id, current, true)
 }

@@ -15,6 +15,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 )
 
 // The discovery of a kind's group may have been failing since the process started. The inventory and the finalizer are
@@ -58,7 +59,7 @@ func TestReconcile_UnknownKindIsGoneOnlyIfNotServed(t *testing.T) {
 				})
 			}
 			if c.deleted {
-				deleted := metav1.NewTime(time.Now().Add(-2 * unservedPeriod))
+				deleted := metav1.NewTime(time.Now().Add(-2 * decide.UnservedPeriod))
 				parent.SetDeletionTimestamp(&deleted)
 			}
 			_, err := reconciler.Reconcile(t.Context(), first, parent, oneStage())

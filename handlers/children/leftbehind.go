@@ -3,14 +3,11 @@ package children
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -30,37 +27,18 @@ type LeftBehind struct {
 	Err error
 }
 
-// errMisrouted is returned instead of a list that the API server would reject with an internal error.
-var errMisrouted = errors.New("the API server does not support lists across namespaces for a resource with this name")
-
-// unservedPeriod is the time for which the deletion of a parent waits for a type that the mapper contains but the API
-// server does not serve. The types of one replica of the API server can lag behind those of another.
-const unservedPeriod = 10 * time.Second
-
 // checkRoute returns an error if the API server misroutes lists of the resource in all namespaces.
 func checkRoute(gvr schema.GroupVersionResource, namespaced bool) error {
 	if slices.Contains(requestpath.Misrouted(gvr.GroupResource(), namespaced), "list") {
-		return errMisrouted
+		return decide.ErrMisrouted
 	}
 	return nil
-}
-
-// isUnsupported reports whether the request that returned err will not succeed later, because the API server does not
-// support it. A type that is not served can be served again. For such a type, isUnsupported returns true only if the
-// parent is being deleted and unservedPeriod has passed.
-func (c *call) isUnsupported(err error) bool {
-	if apierrors.IsMethodNotSupported(err) || errors.Is(err, errMisrouted) {
-		return true
-	}
-	deleted := c.parent.GetDeletionTimestamp()
-	return (apierrors.IsNotFound(err) || meta.IsNoMatchError(err)) && deleted != nil &&
-		time.Since(deleted.Time) > unservedPeriod
 }
 
 // leaveBehind records children of a parent that is being deleted if the request that returned err is not supported. It
 // reports whether the deletion of the parent can continue without them.
 func (c *call) leaveBehind(id dynamiccontroller.ObjectIdentifiers, kind schema.GroupKind, err error) bool {
-	if c.parent.GetDeletionTimestamp() == nil || !c.isUnsupported(err) {
+	if c.parent.GetDeletionTimestamp() == nil || !c.rules.IsUnsupported(err, time.Now()) {
 		return false
 	}
 	c.recordLeft(LeftBehind{id, kind, err})
@@ -69,14 +47,14 @@ func (c *call) leaveBehind(id dynamiccontroller.ObjectIdentifiers, kind schema.G
 
 func (c *call) recordLeft(left LeftBehind) {
 	if c.left == nil {
-		c.left = map[childKey]LeftBehind{}
+		c.left = map[decide.Key]LeftBehind{}
 	}
-	c.left[childKey{left.Kind, left.NamespacedKey}] = left
+	c.left[decide.Key{Kind: left.Kind, Name: left.NamespacedKey}] = left
 }
 
 // isLeftBehind reports whether the deletion of the parent continues without the child.
-func (c *call) isLeftBehind(child doomedChild) bool {
-	_, left := c.left[childKey{child.Kind, child.NamespacedKey}]
+func (c *call) isLeftBehind(child decide.Doomed) bool {
+	_, left := c.left[child.Key]
 	return left
 }
 

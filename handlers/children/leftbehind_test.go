@@ -15,6 +15,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/controllertest"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 )
 
 var (
@@ -170,7 +171,7 @@ func TestReconcile_DeletionContinuesWithoutTypesWithAmbiguousPaths(t *testing.T)
 	_, err = reconciler.Reconcile(t.Context(), first, parent, Desired{
 		LeftBehind: func(_ context.Context, all []LeftBehind) error { left = all; return nil },
 	})
-	if err != nil || len(left) != 1 || !errors.Is(left[0].Err, errMisrouted) || left[0].Kind != watches.GroupKind() {
+	if err != nil || len(left) != 1 || !errors.Is(left[0].Err, decide.ErrMisrouted) || left[0].Kind != watches.GroupKind() {
 		t.Errorf("got %+v, %v", left, err)
 	}
 	if finalizers := getParent(t, server).GetFinalizers(); len(finalizers) > 0 {

@@ -18,7 +18,6 @@ import (
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
-	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
 // witnessName returns the name of the parent's witness. Each controller of the parent has a witness of its own.
@@ -105,11 +104,11 @@ func (e *UnknownPropagationError) Unwrap() error { return e.Err }
 
 // checkOrphaned returns an error that wraps decide.ErrOrphaned if the parent is being deleted, some of the children to delete
 // are marked, and the parent's dependents are orphaned or may be orphaned.
-func (c *call) checkOrphaned(ctx context.Context, doomed []doomedChild) error {
+func (c *call) checkOrphaned(ctx context.Context, doomed []decide.Doomed) error {
 	var marked []dynamiccontroller.ObjectIdentifiers
 	for _, child := range doomed {
-		if !ownerref.CanReach(c.parent, child.Namespace()) {
-			marked = append(marked, child.ObjectIdentifiers)
+		if !ownerref.CanReach(c.parent, child.Object.GetNamespace()) {
+			marked = append(marked, live.Identify(child.Resource, child.Object))
 		}
 	}
 	if c.parent.GetDeletionTimestamp() == nil || len(marked) == 0 {
@@ -220,27 +219,7 @@ func (c *call) deleteWitness(ctx context.Context) error {
 }
 
 // removeMark removes the mark of a child.
-func (c *call) removeMark(
-	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, child *unstructured.Unstructured,
-) error {
-	objects := live.Resource(c.as.Client, id.GVR, id.Namespace())
-	err := patch.RetryOnConflict(ctx, objects, child, func(current *unstructured.Unstructured) error {
-		isChild, err := c.rules.IsChild(current, c.namespaceUID)
-		if err != nil || !isChild {
-			return err
-		}
-		labels := map[string]any{c.names.ParentLabel(): nil}
-		if bucket := dynamiccontroller.BucketOf(c.id.GVR.GroupResource()); current.GetLabels()[c.names.BucketLabel()] == bucket {
-			labels[c.names.BucketLabel()] = nil // also if LabelBuckets was set before
-		}
-		_, err = patch.Metadata(ctx, objects, current, c.config.Name, map[string]any{
-			"labels":      labels,
-			"annotations": map[string]any{c.names.ParentLabel(): nil, c.names.Self(): nil, c.names.Restored(): nil},
-		})
-		return err
-	})
-	if patch.IsGone(err) {
-		return nil
-	}
-	return err
+func (c *call) removeMark(ctx context.Context, id childID, child *unstructured.Unstructured) error {
+	bucket := dynamiccontroller.BucketOf(c.id.GVR.GroupResource())
+	return c.remove(ctx, id, decide.BeginRelease(c.rules, child, bucket, time.Now())).Err
 }

@@ -202,15 +202,15 @@ type call struct {
 	desired      *desiredSet
 	canAdopt     func() error
 	namespaceUID func() (types.UID, error)
-	deleted      map[childKey]error // results of the deletions that this call has attempted
-	witnessErr   error              // why the parent has no witness, although it needs one
-	parentExists bool               // set once the API server has returned the parent and it is not being deleted
-	noNamespace  bool               // whether the parent's namespace cannot be read
+	deleted      map[decide.Key]decide.Deleting // results of the deletions that this call has attempted
+	witnessErr   error                          // why the parent has no witness, although it needs one
+	parentExists bool                           // set once the API server has returned the parent and it is not being deleted
+	noNamespace  bool                           // whether the parent's namespace cannot be read
 	parsed       parsedInventory
 	recorded     inventory.Inventory // the entries of known kinds in the parent's inventory
 	ignored      []string            // apparent children in namespaces that are not in the inventory
 	pending      []PendingChild
-	left         map[childKey]LeftBehind
+	left         map[decide.Key]LeftBehind
 	reportLeft   func(context.Context, []LeftBehind) error // Desired.LeftBehind
 	waiting      bool                                      // whether the call must wait for pending children
 	postponed    bool                                      // whether a later call must delete pending children
@@ -231,7 +231,7 @@ func (r *Reconciler) newCall(
 			Unstructured: parent, Names: r.names, Writer: as.Name, Buckets: r.config.LabelBuckets,
 		},
 		as: as, cache: cache, own: &ownWrites{}, id: id, parent: parent, desired: &desiredSet{},
-		canAdopt: live.CanAdoptFunc(ctx, r.config.Client, id, parent), deleted: map[childKey]error{},
+		canAdopt: live.CanAdoptFunc(ctx, r.config.Client, id, parent), deleted: map[decide.Key]decide.Deleting{},
 	}
 	if as.Cache != nil {
 		c.own = &cache.own

@@ -131,8 +131,6 @@ type PendingChild struct {
 	// Finalizers lists the finalizers that other controllers must remove before the child is gone.
 	Finalizers  []string
 	Annotations map[string]string
-
-	stage int
 }
 
 // childError is the error for a desired child.

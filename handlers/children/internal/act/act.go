@@ -48,7 +48,7 @@ func (c Child) Do(ctx context.Context, operation decide.Operation) (answer decid
 		answer.Object, answer.Err = objects.Create(ctx, operation.Object, metav1.CreateOptions{
 			DryRun: dryRun, FieldManager: operation.Manager, FieldValidation: metav1.FieldValidationStrict,
 		})
-	case decide.ChangeOwners, decide.HandOver, decide.RemoveOwner, decide.RemoveConfirmed:
+	case decide.ChangeOwners, decide.HandOver, decide.RemoveOwner, decide.RemoveConfirmed, decide.RemoveMark:
 		answer.Object, answer.Err = c.patch(ctx, objects, operation)
 	case decide.Delete:
 		answer.Err = objects.Delete(ctx, name, metav1.DeleteOptions{

@@ -220,15 +220,6 @@ func (v *convergence) undo(object *unstructured.Unstructured) error {
 	}
 }
 
-// readAfterConflict reads the object again. It returns nil if the object is gone.
-func (l *life) readAfterConflict(object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	answer := l.ask(Operation{Kind: Read, Reason: "the child was changed in the meantime", After: conflictDelay})
-	if answer.Err != nil || answer.Object == nil || answer.Object.GetUID() != object.GetUID() {
-		return nil, answer.Err
-	}
-	return answer.Object, nil
-}
-
 // edited returns the items of the object that replaced items of the child.
 func (v *convergence) edited(current *unstructured.Unstructured, refused []string) []fieldpath.Path {
 	edited, kept := compare.Edits{

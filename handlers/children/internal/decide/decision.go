@@ -2,8 +2,8 @@ package decide
 
 import (
 	"errors"
-	"iter"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -69,7 +69,9 @@ const (
 	Unchanged Outcome = iota
 	Applied
 	Created
-	Waiting // until an object with the name of the child is deleted
+	Waiting  // until an object with the name of the child is deleted
+	Removed  // or its mark was removed
+	Vanished // it did not exist any longer
 )
 
 // Verdict is the result of a decision.
@@ -102,46 +104,30 @@ var errStopped = errors.New("the decision was stopped")
 //
 // It is not safe for concurrent use.
 type Decision struct {
-	life    *life
+	*conversation[Operation, Answer]
 	verdict Verdict
-	next    func() (Operation, bool)
-	stop    func()
-}
-
-// Begin begins a decision at the given time. The decision changes known. It must be stopped.
-func Begin(parent *Parent, child *Child, facts Facts, seen Seen, known *Known, now time.Time) *Decision {
-	d := &Decision{life: newLife(parent, child, facts, seen, known, now)}
-	d.next, d.stop = iter.Pull(d.operations)
-	return d
-}
-
-// operations yields the operations until the verdict is known.
-func (d *Decision) operations(yield func(Operation) bool) {
-	stopped := false
-	d.life.request = func(operation Operation) {
-		d.life.answer = Answer{Err: errStopped, At: d.life.now}
-		stopped = stopped || !yield(operation)
-		if stopped {
-			d.life.answer = Answer{Err: errStopped, At: d.life.now}
-		}
-	}
-	d.verdict = d.life.decide()
-}
-
-// First returns the first operation, and whether there is one.
-func (d *Decision) First() (Operation, bool) { return d.next() }
-
-// Next returns the operation that follows the answer to the last one, and whether there is one.
-func (d *Decision) Next(answer Answer) (Operation, bool) {
-	d.life.answer = answer
-	return d.next()
 }
 
 // Verdict returns the result. It is valid when there is no further operation.
 func (d *Decision) Verdict() Verdict { return d.verdict }
 
-// Stop ends the decision. It can be called at any time, and more than once.
-func (d *Decision) Stop() { d.stop() }
+// begin begins a decision at the given time.
+func begin(now time.Time, decide func(*asker) Verdict) *Decision {
+	d := &Decision{}
+	d.conversation = converse(Answer{Err: errStopped}, func(ask func(Operation) Answer) {
+		d.verdict = decide(newAsker(ask, now))
+	})
+	return d
+}
+
+// Begin begins a decision about a desired child at the given time. The decision changes known. It must be stopped.
+func Begin(parent *Parent, child *Child, facts Facts, seen Seen, known *Known, now time.Time) *Decision {
+	return begin(now, func(a *asker) Verdict {
+		return (&life{
+			asker: a, Child: child, parent: parent, facts: facts, seen: seen, known: known, config: child.Template,
+		}).decide()
+	})
+}
 
 // Settled returns the verdict for a child that has its desired state, and false for all others. It needs no requests,
 // except for the UID of the namespace in rare cases.
@@ -149,26 +135,47 @@ func Settled(
 	parent *Parent, child *Child, facts Facts, object *unstructured.Unstructured, known *Known, namespace Namespace,
 	now time.Time,
 ) (Verdict, bool) {
-	l := newLife(parent, child, facts, Seen{Object: object}, known, now)
-	l.namespaceUID = namespace
+	l := &life{
+		asker: &asker{now: now, namespaceUID: namespace}, Child: child, parent: parent, facts: facts, known: known,
+		config: child.Template,
+	}
 	if !l.isSettled(object) {
 		return Verdict{}, false
 	}
 	return Verdict{Object: object, Finding: l.finding(object)}, true
 }
 
-// newLife returns the state of a decision.
-func newLife(parent *Parent, child *Child, facts Facts, seen Seen, known *Known, now time.Time) *life {
-	l := &life{Child: child, parent: parent, facts: facts, seen: seen, known: known, now: now, config: child.Template}
-	var uid types.UID
-	var err error
-	read := false
-	l.namespaceUID = func() (types.UID, error) {
-		if !read {
-			answer := l.ask(Operation{Kind: ReadNamespace, Reason: "the mark of an object names an earlier parent"})
-			uid, err, read = answer.Namespace, answer.Err, true
-		}
-		return uid, err
+// asker asks for operations.
+type asker struct {
+	request func(Operation) Answer
+	now     time.Time // of the last answer
+	// namespaceUID asks for the UID of the parent's namespace once.
+	namespaceUID Namespace
+}
+
+func newAsker(request func(Operation) Answer, now time.Time) *asker {
+	a := &asker{request: request, now: now}
+	a.namespaceUID = sync.OnceValues(func() (types.UID, error) {
+		answer := a.ask(Operation{Kind: ReadNamespace, Reason: "the mark of an object names an earlier parent"})
+		return answer.Namespace, answer.Err
+	})
+	return a
+}
+
+// ask performs an operation, and returns the answer.
+func (a *asker) ask(operation Operation) Answer {
+	answer := a.request(operation)
+	if answer.At.After(a.now) {
+		a.now = answer.At
 	}
-	return l
+	return answer
+}
+
+// readAfterConflict reads the object again. It returns nil if the object is gone.
+func (a *asker) readAfterConflict(object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	answer := a.ask(Operation{Kind: Read, Reason: "the object was changed in the meantime", After: conflictDelay})
+	if answer.Err != nil || answer.Object == nil || answer.Object.GetUID() != object.GetUID() {
+		return nil, answer.Err
+	}
+	return answer.Object, nil
 }

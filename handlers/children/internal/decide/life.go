@@ -37,34 +37,22 @@ const CreateOnlyVersion = createOnlyVersion
 
 // life is the state of a Decision.
 type life struct {
+	*asker
 	*Child
-	parent  *Parent
-	facts   Facts
-	seen    Seen
-	known   *Known
-	now     time.Time // of the last answer
-	request func(Operation)
-	answer  Answer
+	parent *Parent
+	facts  Facts
+	seen   Seen
+	known  *Known
 
 	// config is the configuration for the object that was read last: it has the existing values of the kept fields.
-	config       *unstructured.Unstructured
-	namespaceUID Namespace
-	outcome      Outcome
-	doomed       *unstructured.Unstructured
-	isOwned      bool
+	config  *unstructured.Unstructured
+	outcome Outcome
+	doomed  *unstructured.Unstructured
+	isOwned bool
 }
 
 func (l *life) manager() string { return string(l.parent.Names) }
 func (l *life) name() string    { return l.Template.GetName() }
-
-// ask performs an operation, and returns the answer.
-func (l *life) ask(operation Operation) Answer {
-	l.request(operation)
-	if l.answer.At.After(l.now) {
-		l.now = l.answer.At
-	}
-	return l.answer
-}
 
 // write performs an operation that changes an existing child, and returns the new version.
 func (l *life) write(object *unstructured.Unstructured, operation Operation) (*unstructured.Unstructured, error) {
@@ -134,7 +122,7 @@ func (l *life) reach() (now *unstructured.Unstructured, err error) {
 		}
 		current, err := l.seen.Object, l.seen.Err
 		if attempt > 1 {
-			answer := l.ask(Operation{Kind: Read, Reason: "the child was changed in the meantime", After: conflictDelay})
+			answer := l.ask(Operation{Kind: Read, Reason: "the object was changed in the meantime", After: conflictDelay})
 			current, err = answer.Object, answer.Err
 		} else if l.seen.Unknown {
 			current, err = l.readAgain("the cache does not show whether the child exists")
@@ -249,35 +237,12 @@ func IsDeletionStuck(object metav1.Object) bool {
 // finishDeletion deletes an object whose deletion is stuck.
 func (l *life) finishDeletion(current *unstructured.Unstructured) error {
 	l.known.Deleted()
-	uid := current.GetUID()
-	for attempt := 1; ; attempt++ {
-		isChild, err := l.parent.IsChild(current, l.namespaceUID)
-		if err != nil || !isChild || current.GetDeletionTimestamp() != nil && !IsDeletionStuck(current) {
-			return err
-		}
-		_, err = l.delete("its deletion is stuck", current)
-		switch {
-		case err == nil, apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
-			return nil
-		case !apierrors.IsConflict(err) || attempt == maxAttempts:
-			return fmt.Errorf("delete %s: %w", l.ID, err)
-		}
-		answer := l.ask(Operation{Kind: Read, Reason: "the child was changed in the meantime", After: conflictDelay})
-		if answer.Err != nil {
-			return fmt.Errorf("delete %s: %w", l.ID, answer.Err)
-		}
-		if current = answer.Object; current == nil || current.GetUID() != uid {
-			return nil
-		}
+	r := removal{asker: l.asker, parent: l.parent, isChild: l.parent.IsChild}
+	_, err := r.repeat(current, "its deletion is stuck", r.delete)
+	if err != nil {
+		return fmt.Errorf("delete %s: %w", l.ID, err)
 	}
-}
-
-// delete deletes the given version of the child.
-func (l *life) delete(reason Reason, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	answer := l.ask(Operation{
-		Kind: Delete, Reason: reason, UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
-	})
-	return answer.Object, answer.Err
+	return nil
 }
 
 // isUpToDate reports whether the child need not be applied.

@@ -32,12 +32,14 @@ const (
 	HandOver        // set a field of the child in the name of another manager
 	RemoveOwner     // remove the owner reference of a retained child
 	RemoveConfirmed // remove the annotation with which someone has confirmed that the parent was restored
+	RemoveMark      // remove the mark of a child, so that it is kept
 	Delete          // delete the given version of the child
 )
 
 var kinds = [...]string{
 	"Read", "ReadParent", "ReadNamespace", "MayCreate", "MayAdopt", "LookUp", "TryCreate", "TryApply",
-	"Create", "Apply", "ChangeOwners", "HandOver", "RemoveOwner", "RemoveConfirmed", "Delete",
+	"Create", "Apply", "ChangeOwners", "HandOver", "RemoveOwner", "RemoveConfirmed", "RemoveMark",
+	"Delete",
 }
 
 func (k Kind) String() string { return kinds[k] }
@@ -142,6 +144,11 @@ func isTooLarge(err error) bool {
 	message := status.Status().Message
 	return strings.HasSuffix(message, "etcdserver: request is too large") ||
 		strings.Contains(message, "code = ResourceExhausted") && strings.Contains(message, "message larger than max")
+}
+
+// isGone reports whether the API server serves the type of an object, and the object does not exist.
+func isGone(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
 
 // isSecondController reports whether a write was rejected because of the owner references, of which at most one can be

@@ -48,11 +48,14 @@ func (l *life) recreate(refused *unstructured.Unstructured, refusal error) (*uns
 	case obstacle != "":
 		return refused, fmt.Errorf("%w: %w; it is not recreated, because %s", ErrImmutable, refusal, obstacle)
 	}
-	_, err = l.delete("it cannot be changed into its desired state, and can be created in it", current)
-	switch isGone := apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err); {
+	err = l.ask(Operation{
+		Kind: Delete, Reason: "it cannot be changed into its desired state, and can be created in it",
+		UID: current.GetUID(), ResourceVersion: current.GetResourceVersion(),
+	}).Err
+	switch {
 	case apierrors.IsConflict(err):
 		return nil, err
-	case err != nil && !isGone:
+	case err != nil && !isGone(err):
 		return refused, fmt.Errorf("%w: %w; it cannot be deleted: %w", ErrImmutable, refusal, err)
 	}
 	l.known.Deleted()
