@@ -108,62 +108,54 @@ func (c *call) facts(child *child) decide.Facts {
 // applyAll applies children concurrently. Those that do not exist are created after the parent has been read, once for
 // all of them. It returns decide.ErrParentGone if the parent is gone.
 func (c *call) applyAll(ctx context.Context, children []*child) error {
-	if len(children) == 0 {
-		return nil
-	}
-	defer func() {
-		for _, child := range children {
-			child.stop()
+	for len(children) > 0 {
+		c.inParallel(ctx, children, func(child *child) { c.apply(ctx, child) })
+		if slices.ContainsFunc(children, func(child *child) bool {
+			return errors.Is(child.result.Err, decide.ErrParentGone)
+		}) {
+			return decide.ErrParentGone
 		}
-	}()
-	c.inParallel(ctx, children, func(child *child) {
-		child.decision = decide.Begin(c.rules, child.desired, c.facts(child), child.seen, child.known, time.Now())
-		c.advance(ctx, child, child.decision.First)
-	})
-	if isParentGone(children) {
-		return decide.ErrParentGone
-	}
-	waiting := slices.DeleteFunc(slices.Clone(children), func(child *child) bool { return !child.isPaused })
-	if len(waiting) == 0 {
-		return nil
-	}
-	switch err := c.checkParent(ctx); {
-	case errors.Is(err, decide.ErrParentGone):
-		return err
-	case err != nil:
-		for _, child := range waiting {
-			child.fail(err)
+		children = slices.DeleteFunc(slices.Clone(children), func(child *child) bool { return !child.needsParent })
+		if len(children) == 0 {
+			return nil
 		}
-		return nil
-	}
-	c.inParallel(ctx, waiting, func(child *child) {
-		c.advance(ctx, child, func() (decide.Operation, bool) {
-			return child.decision.Next(decide.Answer{Unrecorded: c.checkRecorded(child), At: time.Now()})
-		})
-	})
-	if isParentGone(waiting) {
-		return decide.ErrParentGone
+		switch err := c.checkParent(ctx); {
+		case errors.Is(err, decide.ErrParentGone):
+			return err
+		case err != nil:
+			for _, child := range children {
+				child.fail(err)
+			}
+			return nil
+		}
 	}
 	return nil
 }
 
-func isParentGone(children []*child) bool {
-	return slices.ContainsFunc(children, func(child *child) bool {
-		return errors.Is(child.result.Err, decide.ErrParentGone)
-	})
-}
-
-// advance performs the operations of a child's decision until it ends, or until the parent must be read. Children are
-// applied concurrently: advance changes nothing but the child.
-func (c *call) advance(ctx context.Context, child *child, step func() (decide.Operation, bool)) {
-	operation, more := step()
-	for more && operation.Kind != decide.MayCreate {
-		operation, more = child.decision.Next(c.performOn(ctx, child, operation))
+// apply performs the operations of the decision about a child. If the child must be created, and the parent has not been
+// read, apply sets child.needsParent, and must be called again. Children are applied concurrently: apply changes nothing
+// but the child.
+func (c *call) apply(ctx context.Context, child *child) {
+	seen := child.seen
+	switch {
+	case child.needsParent:
+		seen = decide.Seen{}
+	case seen.Object == nil: // the cache can have caught up in the meantime
+		seen = c.see(ctx, child)
 	}
-	if child.isPaused = more; more {
-		return
+	child.needsParent = false
+	decision := decide.Begin(c.rules, child.desired, c.facts(child), seen, child.known, time.Now())
+	defer decision.Stop()
+	operation, more := decision.First()
+	for more {
+		if operation.Kind == decide.MayCreate {
+			child.needsParent = true
+			return
+		}
+		operation, more = decision.Next(c.performOn(ctx, child, operation))
 	}
-	verdict := child.decision.Verdict()
+	child.seen = decide.Seen{}
+	verdict := decision.Verdict()
 	if verdict.Object != nil {
 		verdict.Object = c.written(child, verdict.Object)
 	}
@@ -180,9 +172,11 @@ func (c *call) advance(ctx context.Context, child *child, step func() (decide.Op
 // performOn performs an operation of a decision about a desired child, and records what it has shown or changed, so that
 // a lagging cache does not hide it.
 func (c *call) performOn(ctx context.Context, child *child, operation decide.Operation) decide.Answer {
-	answer := c.perform(ctx, child.id, operation)
+	answer := c.perform(ctx, target{child.id, child.kind, child.seen.Object}, operation)
 	log := logr.FromContextOrDiscard(ctx).WithValues("child", child.id.String())
 	switch kind := operation.Kind; {
+	case kind == decide.Read && answer.Err == nil && answer.Object == nil && child.seen.Object != nil:
+		c.own.recordDeleted(child.id, child.seen.Object)
 	case kind == decide.Read && answer.Err == nil && answer.Object == nil:
 		c.own.recordGone(child.id)
 	case kind == decide.Delete && (answer.Err == nil || isNotFound(answer.Err)):
@@ -201,8 +195,15 @@ func (c *call) performOn(ctx context.Context, child *child, operation decide.Ope
 	return answer
 }
 
+// target is the object of an operation, as it was seen last.
+type target struct {
+	id     childID
+	kind   schema.GroupKind
+	object *unstructured.Unstructured // nil if it did not exist
+}
+
 // perform performs an operation.
-func (c *call) perform(ctx context.Context, id childID, operation decide.Operation) (answer decide.Answer) {
+func (c *call) perform(ctx context.Context, target target, operation decide.Operation) (answer decide.Answer) {
 	switch operation.Kind {
 	case decide.ReadParent:
 		_, answer.Err = c.readParent(ctx)
@@ -214,7 +215,12 @@ func (c *call) perform(ctx context.Context, id childID, operation decide.Operati
 		gvk := operation.Object.GroupVersionKind()
 		_, answer.Err = c.config.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	default:
-		answer = act.Child{Client: c.as.Client, ID: id}.Do(ctx, operation)
+		child := act.Child{Client: c.as.Client, ID: target.id}
+		if c.planner != nil {
+			answer = c.planner.perform(ctx, child, target, operation)
+		} else {
+			answer = child.Do(ctx, operation)
+		}
 	}
 	answer.At = time.Now()
 	return answer

@@ -1,6 +1,7 @@
 package children
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -82,4 +83,19 @@ func (e *parentEntry) pollInterval() time.Duration {
 		e.waitStarted = time.Now()
 	}
 	return min(max(time.Since(e.waitStarted), minPollInterval), maxPollInterval)
+}
+
+// clone returns a copy, for a call that writes nothing.
+func (e *parentEntry) clone(now time.Time) *parentEntry {
+	clone := &parentEntry{
+		inventory: e.inventory, written: e.written, waitStarted: e.waitStarted, namespace: e.namespace, witness: e.witness,
+		notOrphaned: e.notOrphaned, children: make(map[childID]*decide.Known, len(e.children)),
+	}
+	for id, known := range e.children {
+		clone.children[id] = known.Clone(now)
+	}
+	e.own.mu.Lock()
+	defer e.own.mu.Unlock()
+	clone.own.children = maps.Clone(e.own.children)
+	return clone
 }

@@ -92,7 +92,7 @@ func (c *call) delete(
 	ctx context.Context, id childID, child *unstructured.Unstructured, parentIsGone bool,
 ) error {
 	c.cache.deleted(id)
-	verdict := c.remove(ctx, id, decide.BeginDeletion(c.rules, child, parentIsGone, time.Now()))
+	verdict := c.remove(ctx, target{id: id, object: child}, decide.BeginDeletion(c.rules, child, parentIsGone, time.Now()))
 	if verdict.Outcome == decide.Vanished {
 		c.own.recordDeleted(id, child)
 	}
@@ -103,13 +103,13 @@ func (c *call) delete(
 }
 
 // remove performs the operations of a decision about an object that is not desired.
-func (c *call) remove(ctx context.Context, id childID, decision *decide.Decision) decide.Verdict {
+func (c *call) remove(ctx context.Context, target target, decision *decide.Decision) decide.Verdict {
 	defer decision.Stop()
 	operation, more := decision.First()
 	for more {
-		answer := c.perform(ctx, id, operation)
+		answer := c.perform(ctx, target, operation)
 		if operation.Kind == decide.Delete && answer.Err == nil {
-			c.own.recordDeleted(id, limitOf(operation))
+			c.own.recordDeleted(target.id, limitOf(operation))
 		}
 		operation, more = decision.Next(answer)
 	}
@@ -206,7 +206,7 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 	finalizers := c.parent.GetFinalizers()
 	isOrphaning := slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
 	if !slices.Contains(finalizers, c.names.Finalizer()) {
-		defer c.drop(c.id)
+		defer c.forget()
 		if isOrphaning {
 			return nil
 		}
@@ -237,11 +237,26 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 			return err
 		}
 	}
+	if c.planner != nil {
+		c.planner.record(PlannedOperation{
+			Action: ActionRemoveFinalizer, ObjectIdentifiers: c.id, Kind: c.parent.GroupVersionKind().GroupKind(),
+			Reason: "all children are gone, released or left to Kubernetes", UID: c.parent.GetUID(),
+			ResourceVersion: c.parent.GetResourceVersion(), Destroys: "the parent, if it has no other finalizers",
+		})
+		return nil
+	}
 	if err := patch.RemoveFinalizer(ctx, c.parents(c.id), c.parent, c.names.Finalizer()); err != nil {
 		return fmt.Errorf("remove finalizer %s from %s: %w", c.names.Finalizer(), c.id, err)
 	}
-	c.drop(c.id)
+	c.forget()
 	return nil
+}
+
+// forget drops what this run knows about the parent.
+func (c *call) forget() {
+	if c.planner == nil {
+		c.drop(c.id)
+	}
 }
 
 // deleteAll deletes the children. It returns a pendingError until they are gone. It does not wait for children that

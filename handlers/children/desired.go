@@ -85,23 +85,15 @@ type child struct {
 	size    int64 // the size of the configuration in bytes, as JSON
 	// err is why the child cannot be applied: the mapper lacks its kind, its kind is not supported, or its namespace is
 	// invalid.
-	err      error
-	known    *decide.Known // what this run knows about the child
-	seen     decide.Seen
-	decision *decide.Decision // nil if there is nothing to decide
-	isPaused bool             // whether the decision waits until the parent has been read
-	result   ChildResult
-	pending  *PendingChild // an object with its name that is being deleted
+	err     error
+	known   *decide.Known // what this run knows about the child
+	seen    decide.Seen
+	result  ChildResult
+	pending *PendingChild // an object with its name that is being deleted
+	// needsParent is set if the child must be created, and the parent has not been read.
+	needsParent bool
 	// uncached is set if the cache does not serve the type.
 	uncached bool
-}
-
-// stop ends the decision about the child.
-func (d *child) stop() {
-	if d.decision != nil {
-		d.decision.Stop()
-		d.decision = nil
-	}
 }
 
 // needsWitness reports whether the witness decides if the child is deleted with its parent.

@@ -53,7 +53,7 @@ func (c *call) remember(ctx context.Context, children []*child) {
 			written = append(written, writtenChild{id: child.id, kind: child.kind, stage: stage})
 		}
 	}
-	if len(written) > 0 {
+	if len(written) > 0 && c.planner == nil {
 		c.memory.runs.For(ctx).add(c.id, c.parent, written)
 		gonehook.Add(ctx, c.id, c.Reconciler, c.Forget)
 	}

@@ -92,7 +92,7 @@ func (c *call) changeParent(
 		if finalize {
 			changes["finalizers"] = append(finalizers, c.names.Finalizer())
 		}
-		written, err := patch.Metadata(ctx, parents, current, c.config.Name, changes)
+		written, err := c.writeParent(ctx, current, changes)
 		if err != nil {
 			return err
 		}
@@ -108,6 +108,16 @@ func (c *call) changeParent(
 		return false, fmt.Errorf("record the kinds of children: %w", err)
 	}
 	return gone, nil
+}
+
+// writeParent changes the metadata of the parent.
+func (c *call) writeParent(
+	ctx context.Context, current *unstructured.Unstructured, metadata map[string]any,
+) (*unstructured.Unstructured, error) {
+	if c.planner != nil {
+		return c.planner.changeParent(c.id, current, c.names, metadata), nil
+	}
+	return patch.Metadata(ctx, c.parents(c.id), current, c.config.Name, metadata)
 }
 
 // checkRecorded returns an error if the parent's inventory has no room for the kind or the namespace of a child. Such a

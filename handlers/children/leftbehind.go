@@ -70,6 +70,9 @@ func (c *call) reportLeftBehind(ctx context.Context) error {
 	slices.SortFunc(all, func(a, b LeftBehind) int {
 		return cmp.Or(cmp.Compare(a.Kind.String(), b.Kind.String()), cmp.Compare(a.NamespacedKey, b.NamespacedKey))
 	})
+	if c.planner != nil {
+		return nil
+	}
 	if c.reportLeft != nil {
 		return c.reportLeft(ctx, all)
 	}

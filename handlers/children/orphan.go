@@ -37,7 +37,9 @@ func (c *call) ensureWitness(ctx context.Context) error {
 		version = witness.GetResourceVersion()
 	}
 	if apierrors.IsNotFound(err) || err == nil && !ownerref.Refers(witness, c.parent) {
-		if _, err = c.readParent(ctx); err == nil {
+		if _, err = c.readParent(ctx); err == nil && c.planner != nil {
+			c.planner.record(c.planWitness(ActionCreateWitness, "it shows how the parent is deleted"))
+		} else if err == nil {
 			err = c.writeWitness(ctx, version)
 		}
 	}
@@ -204,6 +206,10 @@ func (c *call) deleteWitness(ctx context.Context) error {
 	if !c.rules.IsWitnessed(c.parent) {
 		return nil
 	}
+	if c.planner != nil {
+		c.planner.record(c.planWitness(ActionDeleteWitness, "nothing else deletes it"))
+		return nil
+	}
 	err := c.witnesses().Delete(ctx, c.witnessName(), metav1.DeleteOptions{
 		PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
 	})
@@ -221,5 +227,5 @@ func (c *call) deleteWitness(ctx context.Context) error {
 // removeMark removes the mark of a child.
 func (c *call) removeMark(ctx context.Context, id childID, child *unstructured.Unstructured) error {
 	bucket := dynamiccontroller.BucketOf(c.id.GVR.GroupResource())
-	return c.remove(ctx, id, decide.BeginRelease(c.rules, child, bucket, time.Now())).Err
+	return c.remove(ctx, target{id: id, object: child}, decide.BeginRelease(c.rules, child, bucket, time.Now())).Err
 }

@@ -52,7 +52,7 @@ func (c *call) inParallel(ctx context.Context, children []*child, f func(*child)
 	}
 	var group errgroup.Group
 	for range min(c.config.MaxConcurrentApplies, len(children)) - 1 {
-		if !extraApplies.TryAcquire(1) {
+		if c.planner != nil || !extraApplies.TryAcquire(1) {
 			break
 		}
 		group.Go(func() error {

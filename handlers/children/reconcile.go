@@ -121,25 +121,29 @@ func (r *Reconciler) Reconcile(
 	if len(r.memory.runs.For(ctx).of(id, parent.GetUID())) > 0 {
 		gonehook.Add(ctx, id, r, r.Forget) // the parent can have been out of the selection of the type
 	}
-	c := r.newCall(ctx, id, parent, desired.As)
+	return r.newCall(ctx, id, parent, desired.As).reconcile(ctx, desired)
+}
+
+// reconcile deletes, applies and prunes the children.
+func (c *call) reconcile(ctx context.Context, desired Desired) (Result, error) {
 	c.reportLeft = desired.LeftBehind
-	if err := c.checkInventory(parent); err != nil {
-		err = fmt.Errorf("children of %s: %w", id, err)
+	if err := c.checkInventory(c.parent); err != nil {
+		err = fmt.Errorf("children of %s: %w", c.id, err)
 		return Result{Failure: err}, err
 	}
 	desired, invalid := desired.decoded()
-	if parent.GetDeletionTimestamp() != nil {
+	if c.parent.GetDeletionTimestamp() != nil {
 		err := c.cleanUp(ctx, desired)
 		return Result{Pending: c.pending, Failure: failureOf(err)}, err
 	}
 	if invalid != nil {
-		err := fmt.Errorf("children of %s: %w", id, invalid)
+		err := fmt.Errorf("children of %s: %w", c.id, invalid)
 		return Result{Failure: err}, err
 	}
 	absentErr := c.deleteAbsent(ctx, desired)
 	gone, err := c.prepare(ctx, desired)
 	if err != nil {
-		err = fmt.Errorf("children of %s: %w", id, errors.Join(absentErr, err))
+		err = fmt.Errorf("children of %s: %w", c.id, errors.Join(absentErr, err))
 		return Result{Failure: err}, err
 	}
 	if !gone {
@@ -214,6 +218,7 @@ type call struct {
 	reportLeft   func(context.Context, []LeftBehind) error // Desired.LeftBehind
 	waiting      bool                                      // whether the call must wait for pending children
 	postponed    bool                                      // whether a later call must delete pending children
+	planner      *planner                                  // takes the place of writes, or nil
 }
 
 func (r *Reconciler) newCall(
@@ -243,6 +248,9 @@ func (r *Reconciler) newCall(
 
 // forgetUndesired drops undesired children from the apply cache and from the Memory.
 func (c *call) forgetUndesired(ctx context.Context) {
+	if c.planner != nil {
+		return
+	}
 	c.memory.runs.For(ctx).keep(c.id, c.parent.GetUID(), func(child writtenChild) bool {
 		return c.desired.keys[childKey{child.kind, child.id.NamespacedKey}]
 	})

@@ -254,6 +254,7 @@ func (d *child) conclude(verdict decide.Verdict) {
 		r.Outcome = Created
 	case decide.Waiting:
 		d.await(ReasonBeingDeleted, "waits until an object with its name is deleted")
+		return
 	}
 	r.Reason, r.Message = describe(verdict.Finding)
 	r.Field, r.Manager = compare.FieldOf(verdict.Finding.Path), verdict.Finding.Manager

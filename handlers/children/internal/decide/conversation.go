@@ -1,6 +1,10 @@
 package decide
 
-import "iter"
+import (
+	"fmt"
+	"iter"
+	"runtime/debug"
+)
 
 // conversation runs a function that asks questions, so that the caller can answer one at a time, pause and stop.
 type conversation[Q, A any] struct {
@@ -15,6 +19,11 @@ type conversation[Q, A any] struct {
 func converse[Q, A any](stopped A, talk func(ask func(Q) A)) *conversation[Q, A] {
 	c := &conversation[Q, A]{answer: stopped}
 	c.next, c.stop = iter.Pull(func(yield func(Q) bool) {
+		defer func() {
+			if value := recover(); value != nil { // the stack of the caller does not contain this one
+				panic(fmt.Sprintf("%v\n%s", value, debug.Stack()))
+			}
+		}()
 		talk(func(question Q) A {
 			if !c.isStopped {
 				c.answer = stopped
@@ -38,5 +47,6 @@ func (c *conversation[Q, A]) Next(answer A) (Q, bool) {
 	return c.next()
 }
 
-// Stop ends the conversation. It can be called at any time, and more than once.
+// Stop ends the conversation. It can be called at any time, and more than once. All methods must be called by the
+// goroutine that began the conversation: iter.Pull ends the process if another one is locked to its thread.
 func (c *conversation[Q, A]) Stop() { c.stop() }

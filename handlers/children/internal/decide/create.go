@@ -104,11 +104,17 @@ func (l *life) apply(
 	if err != nil {
 		return nil, err
 	}
-	answer := l.ask(Operation{Kind: kind, Reason: reason, Object: applied, Manager: l.manager(), Force: kind == Apply})
+	answer := l.ask(Operation{
+		Kind: kind, Reason: reason, Object: applied, Manager: l.manager(), Force: kind == Apply,
+		Takes: kind == Apply && l.takes,
+	})
 	if answer.Err != nil {
 		return nil, fmt.Errorf("apply: %w", answer.Err)
 	}
-	return answer.Object, l.remember(config, answer.Object)
+	if err := l.remember(config, answer.Object); err != nil {
+		return nil, err
+	}
+	return answer.Object, nil
 }
 
 // withMetadata returns a copy of a configuration with additional metadata.

@@ -3,6 +3,8 @@ package decide
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,7 +95,8 @@ func (l *life) handOver(current *unstructured.Unstructured) (*unstructured.Unstr
 	if keptfields.IsProtective(l.GroupKind) {
 		return current, nil
 	}
-	for name, field := range l.known.fights.contested {
+	for _, name := range slices.Sorted(maps.Keys(l.known.fights.contested)) {
+		field := l.known.fights.contested[name]
 		if _, stays := ownership.Lookup(l.config.Object, field.path); stays || !field.isContested(l.now) {
 			continue
 		}

@@ -1,8 +1,10 @@
 package decide
 
 import (
+	"slices"
 	"time"
 
+	"golang.org/x/time/rate"
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -116,4 +118,32 @@ type judgement struct {
 func (c *Child) deletesItself() bool {
 	_, has, _ := unstructured.NestedFieldNoCopy(c.Template.Object, "spec", "ttlSecondsAfterFinished")
 	return has && c.GroupKind == batchv1.SchemeGroupVersion.WithKind("Job").GroupKind()
+}
+
+// Clone returns a copy, for a decision whose operations are not performed.
+func (k *Known) Clone(now time.Time) *Known {
+	clone := *k
+	clone.kept, clone.earlier = k.kept.clone(), k.earlier.clone()
+	clone.fights = k.fights.clone(now)
+	return &clone
+}
+
+func (o othersPaths) clone() othersPaths {
+	return othersPaths{existing: slices.Clone(o.existing), undesired: slices.Clone(o.undesired)}
+}
+
+func (f fights) clone(now time.Time) fights {
+	for _, limiter := range []**rate.Limiter{&f.corrected, &f.protected, &f.created} {
+		if from := *limiter; from != nil {
+			*limiter = rate.NewLimiter(from.Limit(), from.Burst())
+			(*limiter).ReserveN(now, from.Burst()-int(from.TokensAt(now)))
+		}
+	}
+	fields := make(map[string]*contested, len(f.contested))
+	for name, field := range f.contested {
+		copied := *field
+		fields[name] = &copied
+	}
+	f.contested = fields
+	return f
 }

@@ -49,6 +49,7 @@ type life struct {
 	outcome Outcome
 	doomed  *unstructured.Unstructured
 	isOwned bool
+	takes   bool // whether the object becomes a child
 }
 
 func (l *life) manager() string { return string(l.parent.Names) }
@@ -145,6 +146,7 @@ func (l *life) applyTo(current *unstructured.Unstructured) (*unstructured.Unstru
 	}
 	claim, err := l.parent.ClaimOf(l.Child, current, l.namespaceUID)
 	owned := claim == Own
+	l.takes = claim == Take
 	if err == nil && current.GetDeletionTimestamp() != nil {
 		return l.waitUntilDeleted(current, owned)
 	}

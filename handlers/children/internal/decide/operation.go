@@ -70,6 +70,8 @@ type Operation struct {
 	Items int
 	// Field is the field that is handed over.
 	Field string
+	// Takes is set for the Apply with which an object becomes a child.
+	Takes bool
 }
 
 // Reason is why an operation is needed. It is a text for readers of a plan.

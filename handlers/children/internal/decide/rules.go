@@ -290,7 +290,8 @@ func (p *Parent) IsExactly(object metav1.Object, namespace Namespace) (bool, err
 	if s.IsRetained(object) || s.controller != nil || s.canReach {
 		return false, nil
 	}
-	return s.has(MarkOfParent), s.err
+	isExactly := s.has(MarkOfParent)
+	return isExactly, s.err
 }
 
 // Adopts reports whether an apply takes over an object that was not created for the parent. The annotation
@@ -303,7 +304,8 @@ func (p *Parent) adopts(child *Child, object metav1.Object, namespace Namespace)
 	case s.controller == nil && p.wasChild(object) && s.unconfirmed() == nil:
 		return false, nil // it was created for the parent before the restore
 	}
-	return s.has(NoMark), s.err
+	isNew := s.has(NoMark)
+	return isNew, s.err
 }
 
 // recreated is a child that the API server has refused to change, and that could be deleted and created again.

@@ -1,0 +1,389 @@
+package children
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/go-logr/logr"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children/internal/act"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
+)
+
+// Action is what an operation of a [Plan] does.
+type Action string
+
+// The actions. Each of them is one request.
+const (
+	ActionRecordKinds        Action = "RecordKinds"        // to the parent: the kinds and namespaces of its children
+	ActionAddFinalizer       Action = "AddFinalizer"       // to the parent
+	ActionRemoveFinalizer    Action = "RemoveFinalizer"    // from the parent, after which it is gone
+	ActionCreateWitness      Action = "CreateWitness"      // the ConfigMap that shows how the parent is deleted
+	ActionDeleteWitness      Action = "DeleteWitness"      // the ConfigMap is no longer needed
+	ActionCreate             Action = "Create"             // an object that does not exist
+	ActionApply              Action = "Apply"              // to the child
+	ActionAdopt              Action = "Adopt"              // apply to an object that becomes a child
+	ActionTransferOwnership  Action = "TransferOwnership"  // of fields of the child, in its managedFields
+	ActionHandOver           Action = "HandOver"           // a field of the child, to another field manager
+	ActionRemoveOwner        Action = "RemoveOwner"        // from a retained child
+	ActionRemoveConfirmation Action = "RemoveConfirmation" // from a child that was restored
+	ActionRelease            Action = "Release"            // a child that is kept although its parent is deleted
+	ActionDelete             Action = "Delete"             // an object
+	ActionWait               Action = "Wait"               // no request: something must happen first
+)
+
+// Plan is what Reconcile would do.
+type Plan struct {
+	// Operations are in the order in which Reconcile would perform them. Within a stage, Reconcile performs those for
+	// different children at the same time.
+	Operations []PlannedOperation
+	// Result is what Reconcile would return, as far as it can be known.
+	Result Result
+}
+
+// PlannedOperation is one request that Reconcile would send, or a wait.
+type PlannedOperation struct {
+	Action Action
+	// ObjectIdentifiers identifies the object that is written: a child, the parent or the witness.
+	dynamiccontroller.ObjectIdentifiers
+	Kind schema.GroupKind
+	// Reason says why the operation is needed.
+	Reason string
+	// UID and ResourceVersion are the preconditions of the request. They are empty for an object that does not exist.
+	UID             types.UID
+	ResourceVersion string
+	// Destroys says what cannot be restored afterwards. It is empty for most operations.
+	Destroys string
+	// Changes lists the fields of the child that change. The values of Secrets are left out.
+	Changes []FieldChange
+	// KnownAfterApply is set if the operation depends on what the API server makes of an earlier one, which the plan can
+	// only assume.
+	KnownAfterApply bool
+}
+
+// FieldChange is a field that changes. Lists are compared as a whole.
+type FieldChange struct {
+	// Field is the path of the field, such as "spec.replicas".
+	Field string
+	// From and To are the values, or nil if the field does not exist. They are nil for Secrets.
+	From, To any
+}
+
+// PlanOptions configures [Reconciler.Plan].
+type PlanOptions struct {
+	// DryRun asks the API server, with dry runs, what it would store. It then also validates the children, calls
+	// admission, and shows defaults. By default, the result of a write is assumed to be what is applied.
+	DryRun bool
+}
+
+// Plan returns what Reconcile would do for a parent now. It writes nothing, and changes neither the parent nor what the
+// Reconciler remembers. Plan uses the same decisions as Reconcile. It reads what Reconcile would read: mostly from the
+// cache, and from the API server where the cache does not suffice.
+//
+// A plan describes the next call of Reconcile only. For example, it contains the deletions of the last stage, and those
+// of earlier stages follow once these objects are gone. Children of an earlier parent with the same name, which this
+// run must still delete, are not included. The error is that of Reconcile.
+func (r *Reconciler) Plan(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, desired Desired,
+	options PlanOptions,
+) (Plan, error) {
+	ctx = logr.NewContext(ctx, logr.Discard())
+	c := r.newCall(ctx, id, parent.DeepCopy(), desired.As)
+	c.cache = c.cache.clone(time.Now())
+	if c.as.Cache != nil {
+		c.own = &c.cache.own
+	}
+	c.planner = &planner{dryRun: options.DryRun, objects: map[childID]planned{}}
+	result, err := c.reconcile(ctx, desired)
+	for _, child := range result.Children {
+		if child.Outcome == Waiting {
+			c.planner.record(PlannedOperation{
+				Action: ActionWait, ObjectIdentifiers: child.ObjectIdentifiers, Kind: child.Kind, Reason: child.Message,
+			})
+		}
+	}
+	return Plan{Operations: c.planner.operations, Result: result}, err
+}
+
+// planner takes the place of writes in a call for a plan.
+type planner struct {
+	dryRun bool
+
+	mu         sync.Mutex // guards all fields below
+	operations []PlannedOperation
+	objects    map[childID]planned // the objects that the plan has changed
+}
+
+// planned is an object as it would be after the operations of a plan.
+type planned struct {
+	object    *unstructured.Unstructured // nil if it would be gone
+	isAssumed bool                       // whether the API server has not confirmed it in a dry run
+}
+
+func (p *planner) record(operation PlannedOperation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.operations = append(p.operations, operation)
+}
+
+// after returns the object as it would be, and whether the plan has changed it.
+func (p *planner) after(id childID) (planned, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	object, has := p.objects[id]
+	return object, has
+}
+
+func (p *planner) set(id childID, object planned) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.objects[id] = object
+}
+
+// perform plans an operation about a child.
+func (p *planner) perform(
+	ctx context.Context, child act.Child, target target, operation decide.Operation,
+) decide.Answer {
+	operation.After = 0
+	before := target.object
+	now, isPlanned := p.after(child.ID)
+	if isPlanned {
+		before = now.object
+	}
+	switch {
+	case !operation.Kind.IsWrite() && isPlanned:
+		return decide.Answer{Object: now.object.DeepCopy(), Err: assumedError(operation)}
+	case !operation.Kind.IsWrite():
+		return child.Do(ctx, operation)
+	}
+	step := PlannedOperation{
+		Action: actionOf(operation), ObjectIdentifiers: child.ID, Kind: target.kind, Reason: string(operation.Reason),
+		UID: operation.UID, ResourceVersion: operation.ResourceVersion, Destroys: destroys(operation),
+		KnownAfterApply: now.isAssumed,
+	}
+	answer, isAssumed := p.answer(ctx, child, before, operation, isPlanned)
+	if answer.Err == nil {
+		step.Changes = changesOf(target.kind, before, answer.Object)
+		p.set(child.ID, planned{answer.Object, isAssumed})
+		answer.Object = answer.Object.DeepCopy()
+	}
+	if step.Action == ActionApply || step.Action == ActionAdopt {
+		step.UID, step.ResourceVersion = operation.Object.GetUID(), operation.Object.GetResourceVersion()
+	}
+	p.record(step)
+	return answer
+}
+
+// answer returns what comes of a write, and whether this is only assumed.
+func (p *planner) answer(
+	ctx context.Context, child act.Child, before *unstructured.Unstructured, operation decide.Operation, isPlanned bool,
+) (answer decide.Answer, isAssumed bool) {
+	switch operation.Kind {
+	case decide.Delete:
+		return decide.Answer{}, false
+	case decide.Create, decide.Apply:
+		if p.dryRun && !isPlanned {
+			try := operation
+			try.Kind = decide.TryApply
+			return child.Do(ctx, try), false
+		}
+		return decide.Answer{Object: merged(before, operation.Object.Object)}, true
+	}
+	return decide.Answer{Object: merged(before, operation.Patch)}, true
+}
+
+// assumedError returns the error of an observation that cannot be made before the plan is carried out.
+func assumedError(operation decide.Operation) error {
+	if operation.Kind == decide.Read {
+		return nil
+	}
+	return errors.New("known after apply")
+}
+
+// merged returns an object with the fields of a merge patch. The resourceVersion of the object is kept.
+func merged(object *unstructured.Unstructured, patch map[string]any) *unstructured.Unstructured {
+	if object == nil {
+		object = &unstructured.Unstructured{Object: map[string]any{}}
+	}
+	version, uid := object.GetResourceVersion(), object.GetUID()
+	result := &unstructured.Unstructured{Object: merge(object.DeepCopy().Object, asJSON(patch))}
+	result.SetUID(uid)
+	result.SetResourceVersion(version + "+")
+	return result
+}
+
+// merge applies a JSON merge patch (RFC 7386).
+func merge(object, patch map[string]any) map[string]any {
+	if object == nil {
+		object = map[string]any{}
+	}
+	for name, value := range patch {
+		fields, isMap := value.(map[string]any)
+		existing, _ := object[name].(map[string]any)
+		switch {
+		case value == nil:
+			delete(object, name)
+		case isMap:
+			object[name] = merge(existing, fields)
+		default:
+			object[name] = value
+		}
+	}
+	return object
+}
+
+// actionOf returns the action of an operation.
+func actionOf(operation decide.Operation) Action {
+	switch operation.Kind {
+	case decide.Create:
+		return ActionCreate
+	case decide.Apply:
+		if operation.Takes {
+			return ActionAdopt
+		}
+		return ActionApply
+	case decide.ChangeOwners:
+		return ActionTransferOwnership
+	case decide.HandOver:
+		return ActionHandOver
+	case decide.RemoveOwner:
+		return ActionRemoveOwner
+	case decide.RemoveConfirmed:
+		return ActionRemoveConfirmation
+	case decide.RemoveMark:
+		return ActionRelease
+	default:
+		return ActionDelete
+	}
+}
+
+// destroys returns what an operation destroys.
+func destroys(operation decide.Operation) string {
+	switch operation.Kind {
+	case decide.Delete:
+		return "the object, with what it holds, and its dependents"
+	case decide.ChangeOwners:
+		if operation.Items > 0 {
+			return fmt.Sprintf("%d items of lists, which the next apply removes", operation.Items)
+		}
+	}
+	return ""
+}
+
+// changesOf returns the fields that an operation changes.
+func changesOf(kind schema.GroupKind, before, after *unstructured.Unstructured) (changes []FieldChange) {
+	if after == nil {
+		return nil
+	}
+	from := map[string]any{}
+	if before != nil {
+		from = before.Object
+	}
+	changes = fieldChanges("", from, after.Object)
+	if kind == secretKind.GroupKind() { // the keys can be secret, too
+		for i := range changes {
+			field, _, _ := strings.Cut(changes[i].Field, ".")
+			if field != "metadata" {
+				changes[i] = FieldChange{Field: field}
+			}
+		}
+		changes = slices.CompactFunc(changes, func(a, b FieldChange) bool { return a.Field == b.Field })
+	}
+	return slices.DeleteFunc(changes, func(change FieldChange) bool { return slices.Contains(unplanned, change.Field) })
+}
+
+// unplanned lists the fields that the API server sets with each write.
+var unplanned = []string{
+	"metadata.managedFields", "metadata.resourceVersion", "metadata.generation", "metadata.uid",
+	"metadata.creationTimestamp",
+}
+
+// fieldChanges compares objects. Lists are compared as a whole.
+func fieldChanges(path string, from, to map[string]any) (changes []FieldChange) {
+	names := slices.Collect(maps.Keys(from))
+	for name := range to {
+		if _, has := from[name]; !has {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		at := name
+		if path != "" {
+			at = path + "." + name
+		}
+		before, isMap := from[name].(map[string]any)
+		after, isAlsoMap := to[name].(map[string]any)
+		switch {
+		case reflect.DeepEqual(from[name], to[name]):
+		case (isMap || from[name] == nil) && isAlsoMap && len(after) > 0:
+			changes = append(changes, fieldChanges(at, before, after)...)
+		default:
+			changes = append(changes, FieldChange{at, copied(from[name]), copied(to[name])})
+		}
+	}
+	return changes
+}
+
+func copied(value any) any {
+	if value == nil {
+		return nil
+	}
+	return runtime.DeepCopyJSONValue(value)
+}
+
+// changeParent plans a change of the parent's metadata, and returns the parent as it would be.
+func (p *planner) changeParent(
+	id childID, parent *unstructured.Unstructured, names decide.Names, metadata map[string]any,
+) *unstructured.Unstructured {
+	step := PlannedOperation{
+		ObjectIdentifiers: id, Kind: parent.GroupVersionKind().GroupKind(), UID: parent.GetUID(),
+		ResourceVersion: parent.GetResourceVersion(),
+	}
+	annotations, _ := metadata["annotations"].(map[string]any)
+	if _, adds := metadata["finalizers"]; adds {
+		step.Action, step.Reason = ActionAddFinalizer, "Kubernetes does not delete all children with the parent"
+		p.record(step)
+	}
+	if _, changes := annotations[names.Inventory()]; changes {
+		step.Action, step.Reason = ActionRecordKinds, "children are found by the kinds that the parent lists"
+		p.record(step)
+	}
+	return merged(parent, map[string]any{"metadata": metadata})
+}
+
+// asJSON returns a patch with the types into which JSON is decoded.
+func asJSON(patch map[string]any) (result map[string]any) {
+	data, err := json.Marshal(patch)
+	if err == nil {
+		err = json.Unmarshal(data, &result)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("a patch that cannot be encoded: %v", err)) // it was made of JSON
+	}
+	return result
+}
+
+// planWitness returns an operation about the witness of the parent.
+func (c *call) planWitness(action Action, reason string) PlannedOperation {
+	return PlannedOperation{
+		Action: action, Reason: reason, Kind: schema.GroupKind{Kind: "ConfigMap"},
+		ObjectIdentifiers: identify(corev1.SchemeGroupVersion.WithResource("configmaps"), c.parent.GetNamespace(),
+			c.witnessName()),
+	}
+}
