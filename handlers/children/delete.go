@@ -69,7 +69,7 @@ func (c *call) deleteInOrder(ctx context.Context, doomed []decide.Doomed) error 
 		id := live.Identify(child.Resource, child.Object)
 		answer, tried := c.deleted[child.Key]
 		if !tried {
-			answer = decide.Deleting{Err: c.delete(ctx, id, child.Object, false), At: time.Now()}
+			answer = decide.Deleting{Err: c.delete(ctx, target{id, child.Kind, child.Object}, false), At: time.Now()}
 			c.deleted[child.Key] = answer
 			if !c.rules.IsExpected(child, answer) {
 				errs = append(errs, answer.Err)
@@ -88,16 +88,14 @@ func (c *call) deleteInOrder(ctx context.Context, doomed []decide.Doomed) error 
 
 // delete deletes an object if it is still a child of the parent. If the parent no longer exists, the object must be a
 // child of exactly this parent.
-func (c *call) delete(
-	ctx context.Context, id childID, child *unstructured.Unstructured, parentIsGone bool,
-) error {
-	c.cache.deleted(id)
-	verdict := c.remove(ctx, target{id: id, object: child}, decide.BeginDeletion(c.rules, child, parentIsGone, time.Now()))
+func (c *call) delete(ctx context.Context, child target, parentIsGone bool) error {
+	c.cache.deleted(child.id)
+	verdict := c.remove(ctx, child, decide.BeginDeletion(c.rules, child.object, parentIsGone, time.Now()))
 	if verdict.Outcome == decide.Vanished {
-		c.own.recordDeleted(id, child)
+		c.own.recordDeleted(child.id, child.object)
 	}
 	if verdict.Err != nil {
-		return fmt.Errorf("delete %s: %w", id, verdict.Err)
+		return fmt.Errorf("delete %s: %w", child.id, verdict.Err)
 	}
 	return nil
 }

@@ -167,7 +167,7 @@ func (c *call) deleteWrittenChild(ctx context.Context, child writtenChild, orpha
 		return false, err
 	}
 	if orphaned {
-		return true, c.removeMark(ctx, id, current)
+		return true, c.removeMark(ctx, target{id, child.kind, current})
 	}
-	return true, c.delete(ctx, id, current, true)
+	return true, c.delete(ctx, target{id, child.kind, current}, true)
 }

@@ -188,7 +188,7 @@ func (c *call) release(ctx context.Context, reason error) (kept []string, err er
 				continue
 			}
 			id := live.Identify(gvr, child)
-			if err := c.removeMark(ctx, id, child); err != nil {
+			if err := c.removeMark(ctx, target{id, entry.Kind, child}); err != nil {
 				return nil, fmt.Errorf("release %s: %w", id, err)
 			}
 			kept = append(kept, entry.Kind.Kind+" "+id.NamespacedKey)
@@ -225,7 +225,7 @@ func (c *call) deleteWitness(ctx context.Context) error {
 }
 
 // removeMark removes the mark of a child.
-func (c *call) removeMark(ctx context.Context, id childID, child *unstructured.Unstructured) error {
+func (c *call) removeMark(ctx context.Context, child target) error {
 	bucket := dynamiccontroller.BucketOf(c.id.GVR.GroupResource())
-	return c.remove(ctx, target{id: id, object: child}, decide.BeginRelease(c.rules, child, bucket, time.Now())).Err
+	return c.remove(ctx, child, decide.BeginRelease(c.rules, child.object, bucket, time.Now())).Err
 }

@@ -52,7 +52,8 @@ type Plan struct {
 	// Operations are in the order in which Reconcile would perform them. Within a stage, Reconcile performs those for
 	// different children at the same time.
 	Operations []PlannedOperation
-	// Result is what Reconcile would return, as far as it can be known.
+	// Result is what Reconcile would return. Unless the API server has shown it in a dry run, a child that would be
+	// written has no reason, such as StoredDifferently, and its Object is assumed.
 	Result Result
 }
 
@@ -71,6 +72,8 @@ type PlannedOperation struct {
 	Destroys string
 	// Changes lists the fields of the child that change. The values of Secrets are left out.
 	Changes []FieldChange
+	// Err is how the API server refuses the operation in a dry run, or nil.
+	Err error
 	// KnownAfterApply is set if the operation depends on what the API server makes of an earlier one, which the plan can
 	// only assume.
 	KnownAfterApply bool
@@ -108,9 +111,14 @@ func (r *Reconciler) Plan(
 	if c.as.Cache != nil {
 		c.own = &c.cache.own
 	}
-	c.planner = &planner{dryRun: options.DryRun, objects: map[childID]planned{}}
+	c.planner = &planner{dryRun: options.DryRun, objects: map[childID]planned{},
+		seen: map[childID]*unstructured.Unstructured{}}
 	result, err := c.reconcile(ctx, desired)
-	for _, child := range result.Children {
+	for i, child := range result.Children {
+		if child.IsApplied() && c.planner.objects[child.ObjectIdentifiers].isAssumed { // only the API server shows a reason
+			child.Reason, child.Message, child.Field, child.Manager = "", "", "", ""
+			result.Children[i] = child
+		}
 		if child.Outcome == Waiting {
 			c.planner.record(PlannedOperation{
 				Action: ActionWait, ObjectIdentifiers: child.ObjectIdentifiers, Kind: child.Kind, Reason: child.Message,
@@ -126,7 +134,8 @@ type planner struct {
 
 	mu         sync.Mutex // guards all fields below
 	operations []PlannedOperation
-	objects    map[childID]planned // the objects that the plan has changed
+	objects    map[childID]planned                    // the objects that the plan has changed
+	seen       map[childID]*unstructured.Unstructured // the objects that were read
 }
 
 // planned is an object as it would be after the operations of a plan.
@@ -141,12 +150,25 @@ func (p *planner) record(operation PlannedOperation) {
 	p.operations = append(p.operations, operation)
 }
 
-// after returns the object as it would be, and whether the plan has changed it.
-func (p *planner) after(id childID) (planned, bool) {
+// stateOf returns an object as it would be, whether the plan has changed it, and the object before the next operation.
+func (p *planner) stateOf(target target) (now planned, isPlanned bool, before *unstructured.Unstructured) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	object, has := p.objects[id]
-	return object, has
+	before = target.object
+	if seen, has := p.seen[target.id]; has {
+		before = seen
+	}
+	if now, isPlanned = p.objects[target.id]; isPlanned {
+		before = now.object
+	}
+	return now, isPlanned, before
+}
+
+// saw remembers an object that was read.
+func (p *planner) saw(id childID, object *unstructured.Unstructured) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seen[id] = object
 }
 
 func (p *planner) set(id childID, object planned) {
@@ -160,16 +182,16 @@ func (p *planner) perform(
 	ctx context.Context, child act.Child, target target, operation decide.Operation,
 ) decide.Answer {
 	operation.After = 0
-	before := target.object
-	now, isPlanned := p.after(child.ID)
-	if isPlanned {
-		before = now.object
-	}
+	now, isPlanned, before := p.stateOf(target)
 	switch {
 	case !operation.Kind.IsWrite() && isPlanned:
 		return decide.Answer{Object: now.object.DeepCopy(), Err: assumedError(operation)}
 	case !operation.Kind.IsWrite():
-		return child.Do(ctx, operation)
+		answer := child.Do(ctx, operation)
+		if operation.Kind == decide.Read && answer.Err == nil {
+			p.saw(child.ID, answer.Object)
+		}
+		return answer
 	}
 	step := PlannedOperation{
 		Action: actionOf(operation), ObjectIdentifiers: child.ID, Kind: target.kind, Reason: string(operation.Reason),
@@ -177,7 +199,7 @@ func (p *planner) perform(
 		KnownAfterApply: now.isAssumed,
 	}
 	answer, isAssumed := p.answer(ctx, child, before, operation, isPlanned)
-	if answer.Err == nil {
+	if step.Err = answer.Err; answer.Err == nil {
 		step.Changes = changesOf(target.kind, before, answer.Object)
 		p.set(child.ID, planned{answer.Object, isAssumed})
 		answer.Object = answer.Object.DeepCopy()
@@ -200,7 +222,11 @@ func (p *planner) answer(
 		if p.dryRun && !isPlanned {
 			try := operation
 			try.Kind = decide.TryApply
-			return child.Do(ctx, try), false
+			answer = child.Do(ctx, try)
+			if answer.Err == nil && before != nil && !reflect.DeepEqual(answer.Object.Object, before.Object) {
+				answer.Object = merged(answer.Object, nil) // a dry run does not change the version
+			}
+			return answer, false
 		}
 		return decide.Answer{Object: merged(before, operation.Object.Object)}, true
 	}

@@ -284,7 +284,7 @@ func TestTrust_IgnoresLabelledObjectsWithoutController(t *testing.T) {
 	for _, object := range []*unstructured.Unstructured{copied, stolen} {
 		id := live.Identify(configMaps, object)
 		// The object can lose its controller between the list and the delete.
-		if err := callFor(t, reconciler, parent).delete(t.Context(), id, object, false); err != nil {
+		if err := callFor(t, reconciler, parent).delete(t.Context(), target{id: id, object: object}, false); err != nil {
 			t.Errorf("delete %s: %v", id, err)
 		}
 	}

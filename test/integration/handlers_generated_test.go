@@ -8,10 +8,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -102,12 +103,50 @@ func (t *tally) add(result string) {
 
 type writesKey struct{}
 
-// countWrites counts the write requests in the counter of their context.
+// sentWrites are the write requests of a call.
+type sentWrites struct {
+	mu       sync.Mutex
+	total    int      // including dry runs
+	requests []string // without dry runs; see requestText
+}
+
+// countWrites adds the write requests to the sentWrites of their context.
 func countWrites(r *http.Request, send send) (*http.Response, error) {
-	if counter, counts := r.Context().Value(writesKey{}).(*atomic.Int64); counts && isWrite(r) {
-		counter.Add(1)
+	if sent, counts := r.Context().Value(writesKey{}).(*sentWrites); counts && isWrite(r) {
+		sent.mu.Lock()
+		sent.total++
+		if !r.URL.Query().Has("dryRun") {
+			resource, name := path.Split(r.URL.Path)
+			sent.requests = append(sent.requests, requestText(r.Method, path.Base(resource), name))
+		}
+		sent.mu.Unlock()
 	}
 	return send(r)
+}
+
+func requestText(method, resource, name string) string { return method + " " + resource + " " + name }
+
+// plannedRequests returns the requests of a plan, up to the first operation that is known after an apply only, and
+// whether there is none of these.
+func plannedRequests(plan children.Plan) (requests []string, complete bool) {
+	for _, operation := range plan.Operations {
+		method := http.MethodPatch
+		switch operation.Action {
+		case children.ActionWait:
+			continue
+		case children.ActionDelete, children.ActionDeleteWitness:
+			method = http.MethodDelete
+		}
+		if operation.KnownAfterApply {
+			return requests, false
+		}
+		text := requestText(method, operation.GVR.Resource, operation.Name())
+		if n := len(requests); operation.Action == children.ActionRecordKinds && n > 0 && requests[n-1] == text {
+			continue // one request with AddFinalizer
+		}
+		requests = append(requests, text)
+	}
+	return requests, true
 }
 
 // patterns reads testdata/templates.yaml, and adds its kinds to those of the Reconcilers.
@@ -295,19 +334,34 @@ func (g *generated) isReported(err error) bool {
 }
 
 // reconcile reconciles the child, and returns the number of write requests.
-func (g *generated) reconcile() (int64, error) {
+func (g *generated) reconcile() (int, error) {
 	g.Helper()
-	writes := &atomic.Int64{}
-	ctx := context.WithValue(g.Context(), writesKey{}, writes)
+	planning, reconciling := &sentWrites{}, &sentWrites{}
+	id, desired := g.id(g.parents, g.name), oneStage(g.template.object)
+	plan, planErr := g.reconciler.Plan(context.WithValue(g.Context(), writesKey{}, planning), id, g.parent, desired,
+		children.PlanOptions{DryRun: true})
+	if len(planning.requests) > 0 {
+		g.Errorf("a plan has written %q", planning.requests)
+	}
 	var err error
-	g.result, err = g.reconciler.Reconcile(ctx, g.id(g.parents, g.name), g.parent, oneStage(g.template.object))
-	return writes.Load(), err
+	g.result, err = g.reconciler.Reconcile(context.WithValue(g.Context(), writesKey{}, reconciling), id, g.parent, desired)
+	planned, complete := plannedRequests(plan)
+	sent := reconciling.requests
+	if !complete && len(sent) > len(planned) {
+		sent = sent[:len(planned)]
+	}
+	if !slices.Equal(planned, sent) || complete && (planErr == nil) != (err == nil) {
+		g.Errorf("the plan has the operations %+v and the error %v, and Reconcile has sent %q and returned %v",
+			plan.Operations, planErr, reconciling.requests, err)
+	}
+	g.counts.add(fmt.Sprintf("complete plans: %t", complete))
+	return reconciling.total, err
 }
 
 // converge reconciles the child until a reconcile sends no write, and compares the child with the expectation. It
 // reports whether the child has converged.
 func (g *generated) converge(live *unstructured.Unstructured, expected expectation) bool {
-	total := int64(0)
+	total := 0
 	for i := 1; ; i++ {
 		writes, err := g.reconcile()
 		if err != nil {
