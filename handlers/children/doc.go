@@ -31,6 +31,13 @@
 // field with another value than the desired one, for example because an admission webhook replaces an image. The API
 // server compares values by their meaning: "1000m" and "1" are the same quantity. UndesiredItem is described below.
 //
+// # Plans
+//
+// [Reconciler.Plan] returns what Reconcile would do, without a write: the operations in their order, each with its reason,
+// its preconditions, what it may destroy, and the fields that change. With [PlanOptions].DryRun, the API server validates
+// the children, calls admission and adds defaults. An operation that depends on what the API server makes of an earlier
+// one is marked.
+//
 // # Apply
 //
 // A child is written with server-side apply. An owner reference makes the parent its controller, so that Kubernetes
