@@ -10,12 +10,8 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller"
-	"github.com/dynamic-controller/engine/handlers/children/internal/act"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 )
@@ -195,127 +191,7 @@ func (c *call) performOn(ctx context.Context, child *child, operation decide.Ope
 	return answer
 }
 
-// target is the object of an operation, as it was seen last.
-type target struct {
-	id     childID
-	kind   schema.GroupKind
-	object *unstructured.Unstructured // nil if it did not exist
-}
-
-// perform performs an operation.
-func (c *call) perform(ctx context.Context, target target, operation decide.Operation) (answer decide.Answer) {
-	switch operation.Kind {
-	case decide.ReadParent:
-		_, answer.Err = c.readParent(ctx)
-	case decide.ReadNamespace:
-		answer.Namespace, answer.Err = c.namespaceUID()
-	case decide.MayAdopt:
-		answer.Err = c.canAdopt()
-	case decide.LookUp:
-		gvk := operation.Object.GroupVersionKind()
-		_, answer.Err = c.config.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
-	default:
-		child := act.Child{Client: c.as.Client, ID: target.id}
-		if c.planner != nil {
-			answer = c.planner.perform(ctx, child, target, operation)
-		} else {
-			answer = child.Do(ctx, operation)
-		}
-	}
-	answer.At = time.Now()
-	return answer
-}
-
 // isNotFound reports whether the API server serves the type of an object, and the object does not exist.
 func isNotFound(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
-}
-
-// see returns the child as the cache holds it. Only the API server knows whether the child exists in two cases: the
-// cache does not serve the type, or it lacks a child that this run has applied or failed to create. In the second case,
-// either the cache lags behind, or the existing object is not a child and therefore not in the cache. All other
-// children that the cache lacks are assumed not to exist; if one exists, creating it fails.
-func (c *call) see(ctx context.Context, child *child) decide.Seen {
-	current, err := c.readCached(ctx, child.id)
-	child.uncached = errors.Is(err, dynamiccontroller.ErrNotServed)
-	switch {
-	case isUncached(err), apierrors.IsNotFound(err) && child.known.MustExist():
-		return decide.Seen{Unknown: true}
-	case apierrors.IsNotFound(err):
-		return decide.Seen{}
-	}
-	return decide.Seen{Object: current, Err: err}
-}
-
-// readCached returns the latest known version of an object. If the cache lacks an object that this run has written, or
-// holds one that this run has deleted, only the API server knows whether the object exists. The error is then
-// ErrNotSynced.
-func (c *call) readCached(
-	ctx context.Context, id dynamiccontroller.ObjectIdentifiers,
-) (*unstructured.Unstructured, error) {
-	if c.as.Cache == nil {
-		return nil, dynamiccontroller.ErrNotServed
-	}
-	cached, err := c.as.Cache.Get(ctx, id.GVR, id.Namespace(), id.Name())
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, err
-	}
-	switch is, last := c.own.read(id, cached); is {
-	case behind:
-		return last, nil
-	case missing, deleted:
-		return nil, dynamiccontroller.ErrNotSynced
-	}
-	return cached, err
-}
-
-// written stores a version of a child that the API server has returned, and returns the newest known one. Versions of
-// types that the cache does not serve are not stored: no event would drop them.
-func (c *call) written(child *child, now *unstructured.Unstructured) *unstructured.Unstructured {
-	if child.uncached {
-		return now
-	}
-	return c.own.record(child.id, now)
-}
-
-// isUncached reports whether the error means that the cache does not serve the type, or does not serve it yet.
-func isUncached(err error) bool {
-	return errors.Is(err, dynamiccontroller.ErrNotServed) || errors.Is(err, dynamiccontroller.ErrNotSynced) ||
-		errors.Is(err, dynamiccontroller.ErrOtherShard)
-}
-
-// checkParent reads the parent from the API server before a call creates its first child. The caller's parent can be
-// outdated, for example because the cache lags behind the previous leader. If the parent is gone, nothing would delete
-// the child. If a kind has been removed from the parent's inventory, the kind must be recorded again.
-func (c *call) checkParent(ctx context.Context) error {
-	if c.parentExists {
-		return nil
-	}
-	now, err := c.readParent(ctx)
-	if err != nil {
-		return err
-	}
-	if gone, err := c.prepareParent(ctx, now); err != nil {
-		return err
-	} else if gone {
-		return decide.ErrParentGone
-	}
-	updateMetadata(c.parent, now)
-	c.parentExists = true
-	return nil
-}
-
-// readParent reads the parent from the API server. It returns decide.ErrParentGone if the parent is being deleted or no
-// longer exists.
-func (c *call) readParent(ctx context.Context) (*unstructured.Unstructured, error) {
-	now, err := c.parents(c.id).Get(ctx, c.id.Name(), metav1.GetOptions{})
-	switch {
-	case isNotFound(err):
-		return nil, decide.ErrParentGone
-	case err != nil:
-		return nil, fmt.Errorf("read the parent before creating: %w", err)
-	case now.GetUID() != c.parent.GetUID() || now.GetDeletionTimestamp() != nil:
-		return nil, decide.ErrParentGone
-	}
-	return now, nil
 }

@@ -31,12 +31,24 @@ const (
 	keyReason  = "reason"
 )
 
+// deletion deletes children that are not desired, or whose parent is deleted, or releases them.
+type deletion struct {
+	*witnessing
+	canAdopt   func() error
+	deleted    map[decide.Key]decide.Deleting // results of the deletions that this call has attempted
+	pending    []PendingChild
+	left       map[decide.Key]LeftBehind
+	reportLeft func(context.Context, []LeftBehind) error // Desired.LeftBehind
+	waiting    bool                                      // whether the call must wait for pending children
+	postponed  bool                                      // whether a later call must delete pending children
+}
+
 // doomed returns an object as a child that must be deleted. Its stage is limited to that of the inventory entry, because
 // users who can create an object can set any stage.
-func (c *call) doomed(
+func (d *deletion) doomed(
 	entry inventory.Entry, gvr schema.GroupVersionResource, object *unstructured.Unstructured,
 ) decide.Doomed {
-	stage, _ := strconv.Atoi(object.GetAnnotations()[c.names.Stage()])
+	stage, _ := strconv.Atoi(object.GetAnnotations()[d.names.Stage()])
 	return decide.Doomed{
 		Key:      decide.Key{Kind: entry.Kind, Name: cache.MetaObjectToName(object).String()},
 		Resource: gvr, Stage: max(min(stage, entry.Stage), 0), Object: object,
@@ -54,45 +66,45 @@ func pendingChild(child decide.Doomed) PendingChild {
 
 // deleteInOrder deletes the children in the last stage and records all children as pending. It continues after an
 // error.
-func (c *call) deleteInOrder(ctx context.Context, doomed []decide.Doomed) error {
-	if err := c.checkOrphaned(ctx, doomed); err != nil {
+func (d *deletion) deleteInOrder(ctx context.Context, doomed []decide.Doomed) error {
+	if err := d.checkOrphaned(ctx, doomed); err != nil {
 		return err
 	}
 	if len(doomed) == 0 {
 		return nil
 	}
 	var errs []error
-	ending := decide.BeginEnding(c.rules, doomed)
+	ending := decide.BeginEnding(d.rules, doomed)
 	defer ending.Stop()
 	child, more := ending.First()
 	for more {
 		id := live.Identify(child.Resource, child.Object)
-		answer, tried := c.deleted[child.Key]
+		answer, tried := d.deleted[child.Key]
 		if !tried {
-			answer = decide.Deleting{Err: c.delete(ctx, target{id, child.Kind, child.Object}, false), At: time.Now()}
-			c.deleted[child.Key] = answer
-			if !c.rules.IsExpected(child, answer) {
+			answer = decide.Deleting{Err: d.delete(ctx, target{id, child.Kind, child.Object}, false), At: time.Now()}
+			d.deleted[child.Key] = answer
+			if !d.rules.IsExpected(child, answer) {
 				errs = append(errs, answer.Err)
 			}
 		}
-		c.leaveBehind(id, child.Kind, answer.Err)
+		d.leaveBehind(id, child.Kind, answer.Err)
 		child, more = ending.Next(answer)
 	}
-	c.pending = nil // doomed usually includes the pending children
+	d.pending = nil // doomed usually includes the pending children
 	for _, child := range ending.Remaining {
-		c.pending = append(c.pending, pendingChild(child))
+		d.pending = append(d.pending, pendingChild(child))
 	}
-	c.postponed = c.postponed || ending.IsPostponed
+	d.postponed = d.postponed || ending.IsPostponed
 	return errors.Join(errs...)
 }
 
 // delete deletes an object if it is still a child of the parent. If the parent no longer exists, the object must be a
 // child of exactly this parent.
-func (c *call) delete(ctx context.Context, child target, parentIsGone bool) error {
-	c.cache.deleted(child.id)
-	verdict := c.remove(ctx, child, decide.BeginDeletion(c.rules, child.object, parentIsGone, time.Now()))
+func (d *deletion) delete(ctx context.Context, child target, parentIsGone bool) error {
+	d.cache.deleted(child.id)
+	verdict := d.remove(ctx, child, decide.BeginDeletion(d.rules, child.object, parentIsGone, time.Now()))
 	if verdict.Outcome == decide.Vanished {
-		c.own.recordDeleted(child.id, child.object)
+		d.own.recordDeleted(child.id, child.object)
 	}
 	if verdict.Err != nil {
 		return fmt.Errorf("delete %s: %w", child.id, verdict.Err)
@@ -100,41 +112,22 @@ func (c *call) delete(ctx context.Context, child target, parentIsGone bool) erro
 	return nil
 }
 
-// remove performs the operations of a decision about an object that is not desired.
-func (c *call) remove(ctx context.Context, target target, decision *decide.Decision) decide.Verdict {
-	defer decision.Stop()
-	operation, more := decision.First()
-	for more {
-		answer := c.perform(ctx, target, operation)
-		if operation.Kind == decide.Delete && answer.Err == nil {
-			c.own.recordDeleted(target.id, limitOf(operation))
-		}
-		operation, more = decision.Next(answer)
-	}
-	return decision.Verdict()
-}
-
-// limitOf returns the version of an object that an operation is limited to.
-func limitOf(operation decide.Operation) *metav1.ObjectMeta {
-	return &metav1.ObjectMeta{UID: operation.UID, ResourceVersion: operation.ResourceVersion}
-}
-
 // prune deletes the children that are not desired. When no children of a kind are left and none are desired, it removes
 // the kind from the inventory. The same applies to each namespace of a kind. prune waits for deleted children to
 // disappear if their kind or namespace is no longer desired, if they have finalizers, or if children in earlier stages
 // must be deleted next.
-func (c *call) prune(ctx context.Context) error {
+func (d *deletion) prune(ctx context.Context) error {
 	var errs, newer []error
 	var changed, left inventory.Inventory
 	var doomed []decide.Doomed
-	known, _ := c.inventoryOf(c.parent, c.isListed)
+	known, _ := d.inventoryOf(d.parent, d.isListed)
 	for _, entry := range known {
-		undesired, next, err := c.undesired(ctx, entry)
-		if c.rules.IsUnsupported(err, time.Now()) {
+		undesired, next, err := d.undesired(ctx, entry)
+		if d.rules.IsUnsupported(err, time.Now()) {
 			continue // the kind stays in the inventory, in case it can be listed later
 		}
 		if err != nil {
-			err = fmt.Errorf("prune %s: children of kind %s: %w", c.id, entry.Kind, err)
+			err = fmt.Errorf("prune %s: children of kind %s: %w", d.id, entry.Kind, err)
 			if errors.Is(err, ErrNewerFormat) { // the object can be forged
 				newer = append(newer, err)
 			} else {
@@ -148,10 +141,10 @@ func (c *call) prune(ctx context.Context) error {
 		}
 	}
 	if len(errs) == 0 { // the order is known only if all children are known
-		errs = append(errs, c.deleteInOrder(ctx, doomed), c.checkUnreachable())
+		errs = append(errs, d.deleteInOrder(ctx, doomed), d.checkUnreachable())
 	}
 	if len(changed) > 0 {
-		_, err := c.changeParent(ctx, c.parent, false, func(now inventory.Inventory) inventory.Inventory {
+		_, err := d.changeParent(ctx, d.parent, false, func(now inventory.Inventory) inventory.Inventory {
 			return now.Without(changed).With(left)
 		})
 		errs = append(errs, err)
@@ -162,9 +155,9 @@ func (c *call) prune(ctx context.Context) error {
 // undesired returns the children of a kind that are not desired, and the part of the kind's inventory entry that is
 // still needed. The entry is reduced only after the children have been listed from the API server. If the error wraps
 // ErrNewerFormat, a child cannot be identified, the entry is needed as it is, and the others are returned as well.
-func (c *call) undesired(ctx context.Context, entry inventory.Entry) (doomed []decide.Doomed, left inventory.Inventory, err error) {
-	needed := c.desired.namespaces[entry.Kind].Clone()
-	mapping, isUnreachable := c.desired.mappings[entry.Kind], c.isUnreachable(entry)
+func (d *deletion) undesired(ctx context.Context, entry inventory.Entry) (doomed []decide.Doomed, left inventory.Inventory, err error) {
+	needed := d.desired.namespaces[entry.Kind].Clone()
+	mapping, isUnreachable := d.desired.mappings[entry.Kind], d.isUnreachable(entry)
 	if isUnreachable {
 		needed = needed.Insert(entry.Namespaces...)
 	}
@@ -172,15 +165,15 @@ func (c *call) undesired(ctx context.Context, entry inventory.Entry) (doomed []d
 	if !needed.HasAll(entry.Namespaces...) {
 		cached = nil
 	}
-	gvr, children, err := c.listKind(ctx, entry, cached)
+	gvr, children, err := d.listKind(ctx, entry, cached)
 	isNewer := errors.Is(err, ErrNewerFormat)
 	if err != nil && !isNewer {
 		return nil, nil, err
 	}
 	for _, object := range children {
-		if !c.desired.keys[childKey{entry.Kind, cache.MetaObjectToName(object).String()}] {
-			doomed = append(doomed, c.doomed(entry, gvr, object))
-			c.waiting = c.waiting || cached == nil || len(object.GetFinalizers()) > 0
+		if !d.desired.keys[childKey{entry.Kind, cache.MetaObjectToName(object).String()}] {
+			doomed = append(doomed, d.doomed(entry, gvr, object))
+			d.waiting = d.waiting || cached == nil || len(object.GetFinalizers()) > 0
 			needed.Insert(object.GetNamespace())
 		}
 	}
@@ -200,169 +193,169 @@ func (c *call) undesired(ctx context.Context, entry inventory.Entry) (doomed []d
 // children in Desired.Absent. Once the children are gone, cleanUp removes the parent's finalizer. It does not wait for
 // children of the first stage that have an owner reference. If the parent's dependents are or may be orphaned, all
 // children are kept.
-func (c *call) cleanUp(ctx context.Context, desired Desired) error {
-	finalizers := c.parent.GetFinalizers()
+func (d *deletion) cleanUp(ctx context.Context, desired Desired) error {
+	finalizers := d.parent.GetFinalizers()
 	isOrphaning := slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
-	if !slices.Contains(finalizers, c.names.Finalizer()) {
-		defer c.forget()
+	if !slices.Contains(finalizers, d.names.Finalizer()) {
+		defer d.forget()
 		if isOrphaning {
 			return nil
 		}
-		if err := c.deleteAbsent(ctx, desired); !errors.Is(err, decide.ErrOrphaned) {
+		if err := d.deleteAbsent(ctx, desired); !errors.Is(err, decide.ErrOrphaned) {
 			return err
 		}
 		return nil
 	}
 	err := decide.ErrOrphaned
 	if !isOrphaning {
-		err = cmp.Or(c.deleteAbsent(ctx, desired), c.deleteAll(ctx))
+		err = cmp.Or(d.deleteAbsent(ctx, desired), d.deleteAll(ctx))
 	}
 	orphaned, kept, reason := errors.Is(err, decide.ErrOrphaned), []string(nil), err
 	if orphaned {
-		kept, err = c.release(ctx, reason)
+		kept, err = d.release(ctx, reason)
 	}
 	if err != nil {
 		return err
 	}
-	c.leaveUnreachable()
-	if err := c.reportLeftBehind(ctx); err != nil {
+	d.leaveUnreachable()
+	if err := d.reportLeftBehind(ctx); err != nil {
 		return err
 	}
 	if orphaned {
 		logr.FromContextOrDiscard(ctx).Info("Kept the children of a deleted parent", keyReason, reason.Error(),
 			keyObjects, decide.FirstOf(kept))
-		if err := c.deleteWitness(ctx); err != nil {
+		if err := d.deleteWitness(ctx); err != nil {
 			return err
 		}
 	}
-	if c.planner != nil {
-		c.planner.record(PlannedOperation{
-			Action: ActionRemoveFinalizer, ObjectIdentifiers: c.id, Kind: c.parent.GroupVersionKind().GroupKind(),
-			Reason: "all children are gone, released or left to Kubernetes", UID: c.parent.GetUID(),
-			ResourceVersion: c.parent.GetResourceVersion(), Destroys: "the parent, if it has no other finalizers",
+	if d.planner != nil {
+		d.planner.record(PlannedOperation{
+			Action: ActionRemoveFinalizer, ObjectIdentifiers: d.id, Kind: d.parent.GroupVersionKind().GroupKind(),
+			Reason: "all children are gone, released or left to Kubernetes", UID: d.parent.GetUID(),
+			ResourceVersion: d.parent.GetResourceVersion(), Destroys: "the parent, if it has no other finalizers",
 		})
 		return nil
 	}
-	if err := patch.RemoveFinalizer(ctx, c.parents(c.id), c.parent, c.names.Finalizer()); err != nil {
-		return fmt.Errorf("remove finalizer %s from %s: %w", c.names.Finalizer(), c.id, err)
+	if err := patch.RemoveFinalizer(ctx, d.parents(d.id), d.parent, d.names.Finalizer()); err != nil {
+		return fmt.Errorf("remove finalizer %s from %s: %w", d.names.Finalizer(), d.id, err)
 	}
-	c.forget()
+	d.forget()
 	return nil
 }
 
 // forget drops what this run knows about the parent.
-func (c *call) forget() {
-	if c.planner == nil {
-		c.drop(c.id)
+func (d *deletion) forget() {
+	if d.planner == nil {
+		d.drop(d.id)
 	}
 }
 
 // deleteAll deletes the children. It returns a pendingError until they are gone. It does not wait for children that
 // Kubernetes deletes too. Kubernetes alone is not sufficient: if the version in which its garbage collector knows a
 // child is no longer served, it keeps the child.
-func (c *call) deleteAll(ctx context.Context) error {
-	left, err := c.deleteDependents(ctx, true)
-	if err != nil && !errors.Is(err, decide.ErrOrphaned) && c.isNamespaceTerminating(ctx) {
-		clear(c.deleted)
-		left, err = c.deleteDependents(ctx, false) // Kubernetes deletes the others
+func (d *deletion) deleteAll(ctx context.Context) error {
+	left, err := d.deleteDependents(ctx, true)
+	if err != nil && !errors.Is(err, decide.ErrOrphaned) && d.isNamespaceTerminating(ctx) {
+		clear(d.deleted)
+		left, err = d.deleteDependents(ctx, false) // Kubernetes deletes the others
 	}
 	switch {
 	case err != nil:
 		return err
 	case left:
-		return c.errPending()
+		return d.errPending()
 	}
-	c.pending = nil
-	if len(c.ignored) > 0 {
+	d.pending = nil
+	if len(d.ignored) > 0 {
 		logr.FromContextOrDiscard(ctx).Info("Ignored objects that look like children, because the inventory does not "+
-			"contain their namespaces", keyObjects, decide.FirstOf(c.ignored))
+			"contain their namespaces", keyObjects, decide.FirstOf(d.ignored))
 	}
 	return nil
 }
 
 // deleteDependents deletes all children or, if all is not set, those that Kubernetes does not delete together with
 // the parent. It reports whether any children are left, except those in the first stage that Kubernetes deletes too.
-func (c *call) deleteDependents(ctx context.Context, all bool) (left bool, err error) {
+func (d *deletion) deleteDependents(ctx context.Context, all bool) (left bool, err error) {
 	var doomed []decide.Doomed
 	var errs []error
-	listed, _ := c.inventoryOf(c.parent, c.isListed)
+	listed, _ := d.inventoryOf(d.parent, d.isListed)
 	for _, entry := range listed {
-		if !all && !c.canCrossNamespaces(entry.Kind) {
+		if !all && !d.canCrossNamespaces(entry.Kind) {
 			continue
 		}
 		var mapping *meta.RESTMapping
-		if !c.canCrossNamespaces(entry.Kind) { // Kubernetes deletes children that the cache does not hold yet
-			mapping, _ = c.config.Mapper.RESTMapping(entry.Kind, entry.Version)
+		if !d.canCrossNamespaces(entry.Kind) { // Kubernetes deletes children that the cache does not hold yet
+			mapping, _ = d.config.Mapper.RESTMapping(entry.Kind, entry.Version)
 		}
-		gvr, children, err := c.listKind(ctx, entry, mapping)
-		if err != nil && !c.leaveBehind(dynamiccontroller.ObjectIdentifiers{GVR: gvr}, entry.Kind, err) {
-			errs = append(errs, fmt.Errorf("clean up %s: children of kind %s: %w", c.id, entry.Kind, err))
+		gvr, children, err := d.listKind(ctx, entry, mapping)
+		if err != nil && !d.leaveBehind(dynamiccontroller.ObjectIdentifiers{GVR: gvr}, entry.Kind, err) {
+			errs = append(errs, fmt.Errorf("clean up %s: children of kind %s: %w", d.id, entry.Kind, err))
 		}
 		for _, object := range children {
-			child := c.doomed(entry, gvr, object)
-			if all || !ownerref.CanReach(c.parent, object.GetNamespace()) {
+			child := d.doomed(entry, gvr, object)
+			if all || !ownerref.CanReach(d.parent, object.GetNamespace()) {
 				doomed = append(doomed, child)
 			}
 		}
 	}
 	if len(errs) == 0 {
-		errs = append(errs, c.deleteInOrder(ctx, doomed))
+		errs = append(errs, d.deleteInOrder(ctx, doomed))
 	}
 	left = slices.ContainsFunc(doomed, func(child decide.Doomed) bool {
-		return !c.isLeftBehind(child) && !c.rules.IsAlsoDeletedByKubernetes(child)
+		return !d.isLeftBehind(child) && !d.rules.IsAlsoDeletedByKubernetes(child)
 	})
 	return left, errors.Join(errs...)
 }
 
 // isNamespaceTerminating reports whether the parent's namespace is known to be terminating.
-func (c *call) isNamespaceTerminating(ctx context.Context) bool {
-	namespace, err := c.readNamespace(ctx)
+func (d *deletion) isNamespaceTerminating(ctx context.Context) bool {
+	namespace, err := d.readNamespace(ctx)
 	return err == nil && namespace != nil && namespace.GetDeletionTimestamp() != nil
 }
 
 // deleteAbsent deletes the children in Desired.Absent. It continues if a deletion fails.
-func (c *call) deleteAbsent(ctx context.Context, desired Desired) error {
+func (d *deletion) deleteAbsent(ctx context.Context, desired Desired) error {
 	present := map[childKey]bool{}
 	for _, stage := range desired.Stages {
 		for _, child := range stage {
-			present[c.keyOf(child.Object)] = true
+			present[d.keyOf(child.Object)] = true
 		}
 	}
 	var errs []error
 	var doomed []decide.Doomed
 	for _, object := range desired.Absent {
-		key := c.keyOf(object)
+		key := d.keyOf(object)
 		if present[key] {
 			continue
 		}
 		present[key] = true
-		child, err := c.existingChild(ctx, key, object)
+		child, err := d.existingChild(ctx, key, object)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("delete absent child %s %s of %s: %w", key.kind, key.key, c.id, err))
+			errs = append(errs, fmt.Errorf("delete absent child %s %s of %s: %w", key.kind, key.key, d.id, err))
 		} else if child != nil {
 			doomed = append(doomed, *child)
 		}
 	}
-	return errors.Join(append(errs, c.deleteInOrder(ctx, doomed))...)
+	return errors.Join(append(errs, d.deleteInOrder(ctx, doomed))...)
 }
 
 // keyOf returns the key of a desired object. The namespace defaults to the parent's, so a cluster-scoped object has the
 // same key in Stages and in Absent.
-func (c *call) keyOf(object *unstructured.Unstructured) childKey {
+func (d *deletion) keyOf(object *unstructured.Unstructured) childKey {
 	name := cache.MetaObjectToName(object)
 	if name.Namespace == "" {
-		name.Namespace = c.parent.GetNamespace()
+		name.Namespace = d.parent.GetNamespace()
 	}
 	return childKey{kind: object.GroupVersionKind().GroupKind(), key: name.String()}
 }
 
 // existingChild returns an object from the cache if it is a child of the parent, and nil otherwise. It reads from the
 // API server only if the cache does not serve the type.
-func (c *call) existingChild(
+func (d *deletion) existingChild(
 	ctx context.Context, key childKey, object *unstructured.Unstructured,
 ) (*decide.Doomed, error) {
-	recorded, _ := c.inventoryOf(c.parent, func(kind schema.GroupKind) bool { return kind == key.kind })
-	mapping, err := c.config.Mapper.RESTMapping(key.kind, object.GroupVersionKind().Version)
+	recorded, _ := d.inventoryOf(d.parent, func(kind schema.GroupKind) bool { return kind == key.kind })
+	mapping, err := d.config.Mapper.RESTMapping(key.kind, object.GroupVersionKind().Version)
 	switch {
 	case meta.IsNoMatchError(err), isUndiscovered(err) && len(recorded) == 0: // the parent has no children of the kind
 		return nil, nil
@@ -373,17 +366,17 @@ func (c *call) existingChild(
 	if object.GetNamespace() == "" && isClusterScoped(mapping) {
 		id.NamespacedKey = object.GetName()
 	}
-	current, err := c.readCached(ctx, id)
+	current, err := d.readCached(ctx, id)
 	if isUncached(err) {
-		current, err = live.Get(ctx, c.as.Client, id)
+		current, err = live.Get(ctx, d.as.Client, id)
 	}
 	if apierrors.IsNotFound(err) {
-		c.own.recordGone(id)
+		d.own.recordGone(id)
 		return nil, nil
 	}
 	isChild := false
 	if err == nil {
-		isChild, err = c.rules.IsChild(current, c.namespaceUID)
+		isChild, err = d.rules.IsChild(current, d.namespaceUID)
 	}
 	switch {
 	case err != nil:
@@ -391,11 +384,11 @@ func (c *call) existingChild(
 	case !isChild:
 		return nil, nil
 	}
-	doomed := c.doomed(recorded.EntryOf(key.kind), id.GVR, current)
+	doomed := d.doomed(recorded.EntryOf(key.kind), id.GVR, current)
 	return &doomed, nil
 }
 
 // errPending returns the error for the children that the call waits for.
-func (c *call) errPending() error {
-	return &pendingError{c.pending, dynamiccontroller.RequeueAfter(c.cache.pollInterval())}
+func (d *deletion) errPending() error {
+	return &pendingError{d.pending, dynamiccontroller.RequeueAfter(d.cache.pollInterval())}
 }

@@ -89,21 +89,21 @@ func (r *Reconciler) deleteWritten(
 
 // deleteWrittenChildren deletes the recorded children of the parent, which no longer exists. If the dependents of the
 // parent were orphaned, it removes their marks.
-func (c *call) deleteWrittenChildren(ctx context.Context, memory *runMemory) error {
-	written := memory.of(c.id, c.parent.GetUID())
-	orphaned, err := c.wasOrphaned(ctx)
+func (d *deletion) deleteWrittenChildren(ctx context.Context, memory *runMemory) error {
+	written := memory.of(d.id, d.parent.GetUID())
+	orphaned, err := d.wasOrphaned(ctx)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	var gone []string
 	for _, child := range written {
-		deleted, err := c.deleteWrittenChild(ctx, child, orphaned)
+		deleted, err := d.deleteWrittenChild(ctx, child, orphaned)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		memory.keep(c.id, c.parent.GetUID(), func(other writtenChild) bool { return other.id != child.id })
+		memory.keep(d.id, d.parent.GetUID(), func(other writtenChild) bool { return other.id != child.id })
 		if deleted {
 			gone = append(gone, child.kind.Kind+" "+child.id.NamespacedKey)
 		}
@@ -119,35 +119,35 @@ func (c *call) deleteWrittenChildren(ctx context.Context, memory *runMemory) err
 		return err
 	}
 	if orphaned {
-		c.parent.SetAnnotations(map[string]string{c.names.Witness(): string(c.parent.GetUID())})
-		if err := c.deleteWitness(ctx); err != nil {
+		d.parent.SetAnnotations(map[string]string{d.names.Witness(): string(d.parent.GetUID())})
+		if err := d.deleteWitness(ctx); err != nil {
 			return err
 		}
 	}
-	memory.drop(c.id, c.parent.GetUID())
+	memory.drop(d.id, d.parent.GetUID())
 	return nil
 }
 
 // wasOrphaned reports whether the dependents of the parent, which no longer exists, were orphaned. Only then, the
 // witness exists without its owner reference.
-func (c *call) wasOrphaned(ctx context.Context) (bool, error) {
-	witness, err := c.readWitness(ctx)
+func (w *witnessing) wasOrphaned(ctx context.Context) (bool, error) {
+	witness, err := w.readWitness(ctx)
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("read the ConfigMap %s/%s, which shows whether they must be kept: %w",
-			c.parent.GetNamespace(), c.witnessName(), err)
+			w.parent.GetNamespace(), w.witnessName(), err)
 	}
-	return !ownerref.Refers(witness, c.parent), nil
+	return !ownerref.Refers(witness, w.parent), nil
 }
 
 // deleteWrittenChild deletes a recorded child, or removes its mark if it is orphaned. It reports whether the child
 // existed.
-func (c *call) deleteWrittenChild(ctx context.Context, child writtenChild, orphaned bool) (existed bool, err error) {
-	mapping, err := c.config.Mapper.RESTMapping(child.kind, child.id.GVR.Version)
+func (d *deletion) deleteWrittenChild(ctx context.Context, child writtenChild, orphaned bool) (existed bool, err error) {
+	mapping, err := d.config.Mapper.RESTMapping(child.kind, child.id.GVR.Version)
 	if meta.IsNoMatchError(err) {
-		mapping, err = c.config.Mapper.RESTMapping(child.kind)
+		mapping, err = d.config.Mapper.RESTMapping(child.kind)
 	}
 	switch {
 	case meta.IsNoMatchError(err):
@@ -156,18 +156,18 @@ func (c *call) deleteWrittenChild(ctx context.Context, child writtenChild, orpha
 		return false, fmt.Errorf("find the resource of %s: %w", child.id, err)
 	}
 	id := childID{GVR: mapping.Resource, NamespacedKey: child.id.NamespacedKey}
-	current, err := live.Get(ctx, c.as.Client, id)
+	current, err := live.Get(ctx, d.as.Client, id)
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("read %s: %w", id, err)
 	}
-	if written, err := c.rules.IsExactly(current, c.namespaceUID); err != nil || !written {
+	if written, err := d.rules.IsExactly(current, d.namespaceUID); err != nil || !written {
 		return false, err
 	}
 	if orphaned {
-		return true, c.removeMark(ctx, target{id, child.kind, current})
+		return true, d.removeMark(ctx, target{id, child.kind, current})
 	}
-	return true, c.delete(ctx, target{id, child.kind, current}, true)
+	return true, d.delete(ctx, target{id, child.kind, current}, true)
 }

@@ -37,44 +37,44 @@ func checkRoute(gvr schema.GroupVersionResource, namespaced bool) error {
 
 // leaveBehind records children of a parent that is being deleted if the request that returned err is not supported. It
 // reports whether the deletion of the parent can continue without them.
-func (c *call) leaveBehind(id dynamiccontroller.ObjectIdentifiers, kind schema.GroupKind, err error) bool {
-	if c.parent.GetDeletionTimestamp() == nil || !c.rules.IsUnsupported(err, time.Now()) {
+func (d *deletion) leaveBehind(id dynamiccontroller.ObjectIdentifiers, kind schema.GroupKind, err error) bool {
+	if d.parent.GetDeletionTimestamp() == nil || !d.rules.IsUnsupported(err, time.Now()) {
 		return false
 	}
-	c.recordLeft(LeftBehind{id, kind, err})
+	d.recordLeft(LeftBehind{id, kind, err})
 	return true
 }
 
-func (c *call) recordLeft(left LeftBehind) {
-	if c.left == nil {
-		c.left = map[decide.Key]LeftBehind{}
+func (d *deletion) recordLeft(left LeftBehind) {
+	if d.left == nil {
+		d.left = map[decide.Key]LeftBehind{}
 	}
-	c.left[decide.Key{Kind: left.Kind, Name: left.NamespacedKey}] = left
+	d.left[decide.Key{Kind: left.Kind, Name: left.NamespacedKey}] = left
 }
 
 // isLeftBehind reports whether the deletion of the parent continues without the child.
-func (c *call) isLeftBehind(child decide.Doomed) bool {
-	_, left := c.left[child.Key]
+func (d *deletion) isLeftBehind(child decide.Doomed) bool {
+	_, left := d.left[child.Key]
 	return left
 }
 
 // reportLeftBehind calls Desired.LeftBehind, or logs the children if it is not set.
-func (c *call) reportLeftBehind(ctx context.Context) error {
-	if len(c.left) == 0 {
+func (d *deletion) reportLeftBehind(ctx context.Context) error {
+	if len(d.left) == 0 {
 		return nil
 	}
-	all := make([]LeftBehind, 0, len(c.left))
-	for _, left := range c.left {
+	all := make([]LeftBehind, 0, len(d.left))
+	for _, left := range d.left {
 		all = append(all, left)
 	}
 	slices.SortFunc(all, func(a, b LeftBehind) int {
 		return cmp.Or(cmp.Compare(a.Kind.String(), b.Kind.String()), cmp.Compare(a.NamespacedKey, b.NamespacedKey))
 	})
-	if c.planner != nil {
+	if d.planner != nil {
 		return nil
 	}
-	if c.reportLeft != nil {
-		return c.reportLeft(ctx, all)
+	if d.reportLeft != nil {
+		return d.reportLeft(ctx, all)
 	}
 	texts := make([]string, len(all))
 	for i, left := range all {

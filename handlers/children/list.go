@@ -29,13 +29,13 @@ import (
 // kind in another version, so listKind returns the error from the mapper. If the list cannot contain all children of
 // the kind, the error wraps ErrNamespaceNotListed. If the mark of a child cannot be read, the error wraps
 // ErrNewerFormat, and the other children are returned as well.
-func (c *call) listKind(
+func (o *observer) listKind(
 	ctx context.Context, entry inventory.Entry, cached *meta.RESTMapping,
 ) (schema.GroupVersionResource, []*unstructured.Unstructured, error) {
 	mapping, undiscovered := cached, error(nil)
 	if cached == nil {
 		var err error
-		if mapping, err = c.mappingOf(entry); isUndiscovered(err) {
+		if mapping, err = o.mappingOf(entry); isUndiscovered(err) {
 			undiscovered = err
 		} else if err != nil {
 			return entry.GVR(), nil, err
@@ -45,7 +45,7 @@ func (c *call) listKind(
 	if mapping != nil {
 		gvr = mapping.Resource
 	}
-	namespace, crossNamespace := c.parent.GetNamespace(), c.canCrossNamespaces(entry.Kind)
+	namespace, crossNamespace := o.parent.GetNamespace(), o.canCrossNamespaces(entry.Kind)
 	switch {
 	case crossNamespace:
 		namespace = ""
@@ -55,15 +55,15 @@ func (c *call) listKind(
 	acrossNamespaces := namespace == "" && (mapping == nil || !isClusterScoped(mapping))
 	var own []*unstructured.Unstructured
 	var newer error
-	keep := c.keepChildren(ctx, entry, &own, &newer)
+	keep := o.keepChildren(ctx, entry, &own, &newer)
 	err := error(dynamiccontroller.ErrNotServed)
 	switch {
 	case cached == nil:
-	case c.config.Cache != nil:
-		err = c.listCached(gvr, namespace, crossNamespace, keep)
+	case o.config.Cache != nil:
+		err = o.listCached(gvr, namespace, crossNamespace, keep)
 	}
 	if isUncached(err) {
-		err = c.listLive(ctx, gvr, namespace, acrossNamespaces, keep)
+		err = o.listLive(ctx, gvr, namespace, acrossNamespaces, keep)
 	}
 	switch {
 	case undiscovered != nil && apierrors.IsNotFound(err):
@@ -73,7 +73,7 @@ func (c *call) listKind(
 	case err != nil:
 		return gvr, nil, err
 	case acrossNamespaces:
-		err = c.checkListed(entry)
+		err = o.checkListed(entry)
 	}
 	return gvr, own, cmp.Or(err, newer)
 }
@@ -83,35 +83,35 @@ const maxIgnored = 100
 
 // keepChildren returns a function that appends objects to own if they are children of the parent. Only their metadata
 // is used. The function sets newer to the error for the first child whose mark has an unknown format.
-func (c *call) keepChildren(
+func (o *observer) keepChildren(
 	ctx context.Context, entry inventory.Entry, own *[]*unstructured.Unstructured, newer *error,
 ) func(*unstructured.Unstructured) error {
 	return func(object *unstructured.Unstructured) error {
-		switch isChild, err := c.rules.IsChild(object, c.namespaceUID); {
+		switch isChild, err := o.rules.IsChild(object, o.namespaceUID); {
 		case errors.Is(err, ErrNewerFormat):
-			if entry.Covers(c.parent, object.GetNamespace()) {
+			if entry.Covers(o.parent, object.GetNamespace()) {
 				*newer = cmp.Or(*newer, fmt.Errorf("%s: %w", cache.MetaObjectToName(object), err))
 			}
 			return nil
 		case err != nil || !isChild:
 			return err
-		case !entry.Covers(c.parent, object.GetNamespace()):
-			if len(c.ignored) < maxIgnored {
-				c.ignored = append(c.ignored, entry.Kind.Kind+" "+cache.MetaObjectToName(object).String())
+		case !entry.Covers(o.parent, object.GetNamespace()):
+			if len(o.ignored) < maxIgnored {
+				o.ignored = append(o.ignored, entry.Kind.Kind+" "+cache.MetaObjectToName(object).String())
 			}
 			return nil
 		}
 		*own = append(*own, object)
-		if c.config.Reserve == nil {
+		if o.config.Reserve == nil {
 			return nil
 		}
-		return c.config.Reserve(ctx, object)
+		return o.config.Reserve(ctx, object)
 	}
 }
 
 // mappingOf returns the mapping of a kind, or nil if the kind is unknown.
-func (c *call) mappingOf(entry inventory.Entry) (*meta.RESTMapping, error) {
-	mapping, err := c.config.Mapper.RESTMapping(entry.Kind)
+func (o *observer) mappingOf(entry inventory.Entry) (*meta.RESTMapping, error) {
+	mapping, err := o.config.Mapper.RESTMapping(entry.Kind)
 	switch {
 	case meta.IsNoMatchError(err):
 		return nil, nil
@@ -122,11 +122,11 @@ func (c *call) mappingOf(entry inventory.Entry) (*meta.RESTMapping, error) {
 }
 
 // checkListed returns an error if children of the kind can be in namespaces that are not in Config.Namespaces.
-func (c *call) checkListed(entry inventory.Entry) error {
-	if len(c.config.Namespaces) == 0 || len(entry.Namespaces) == 0 {
+func (o *observer) checkListed(entry inventory.Entry) error {
+	if len(o.config.Namespaces) == 0 || len(entry.Namespaces) == 0 {
 		return nil
 	}
-	listed := sets.New(c.config.Namespaces...)
+	listed := sets.New(o.config.Namespaces...)
 	for _, namespace := range entry.Namespaces {
 		if !listed.Has(namespace) {
 			return fmt.Errorf("namespace %s: %w", namespace, ErrNamespaceNotListed)
@@ -136,25 +136,25 @@ func (c *call) checkListed(entry inventory.Entry) error {
 }
 
 // isListedNamespace reports whether children in a namespace can be found.
-func (c *call) isListedNamespace(namespace string) bool {
-	return len(c.config.Namespaces) == 0 || slices.Contains(c.config.Namespaces, namespace)
+func (o *observer) isListedNamespace(namespace string) bool {
+	return len(o.config.Namespaces) == 0 || slices.Contains(o.config.Namespaces, namespace)
 }
 
 // listLive calls f for the children that the API server returns. A list across namespaces is restricted to
 // Config.Namespaces.
-func (c *call) listLive(
+func (o *observer) listLive(
 	ctx context.Context, gvr schema.GroupVersionResource, namespace string, acrossNamespaces bool,
 	f func(*unstructured.Unstructured) error,
 ) error {
 	namespaces := []string{namespace}
-	if acrossNamespaces && len(c.config.Namespaces) > 0 {
-		namespaces = c.config.Namespaces
+	if acrossNamespaces && len(o.config.Namespaces) > 0 {
+		namespaces = o.config.Namespaces
 	}
 	for _, namespace := range namespaces {
 		if err := checkRoute(gvr, acrossNamespaces); namespace == "" && err != nil {
 			return err
 		}
-		if err := live.Each(ctx, c.config.Client, gvr, namespace, c.rules.Selector(), f); err != nil {
+		if err := live.Each(ctx, o.config.Client, gvr, namespace, o.rules.Selector(), f); err != nil {
 			return err
 		}
 	}
@@ -164,24 +164,24 @@ func (c *call) listLive(
 // canCrossNamespaces reports whether children of a kind can be outside the namespace of a namespaced parent. This
 // requires CrossNamespace for the kind in Config.Kinds. The parent must also have the finalizer, which is added before
 // the first such child is written.
-func (c *call) canCrossNamespaces(kind schema.GroupKind) bool {
-	return c.kinds[kind] && c.parent.GetNamespace() != "" && slices.Contains(c.parent.GetFinalizers(), c.names.Finalizer())
+func (o *observer) canCrossNamespaces(kind schema.GroupKind) bool {
+	return o.kinds[kind] && o.parent.GetNamespace() != "" && slices.Contains(o.parent.GetFinalizers(), o.names.Finalizer())
 }
 
 // listCached calls f with the metadata of the children in Config.Cache. It is sufficient to delete them.
-func (c *call) listCached(
+func (o *observer) listCached(
 	gvr schema.GroupVersionResource, namespace string, crossNamespace bool, f func(*unstructured.Unstructured) error,
 ) error {
-	lister, err := c.config.Cache.Lister(gvr)
+	lister, err := o.config.Cache.Lister(gvr)
 	if err != nil {
 		return err
 	}
 	var objects []dynamiccontroller.Object
 	owned, hasIndex := lister.(dynamiccontroller.SecondaryLister)
 	if hasIndex && !crossNamespace {
-		objects, err = owned.OwnedBy(c.parent.GetUID())
+		objects, err = owned.OwnedBy(o.parent.GetUID())
 	} else {
-		objects, err = lister.Objects(namespace, c.rules.Selector())
+		objects, err = lister.Objects(namespace, o.rules.Selector())
 	}
 	for i, object := range objects {
 		objects[i] = nil // holds its decoded metadata

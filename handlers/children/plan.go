@@ -406,10 +406,10 @@ func asJSON(patch map[string]any) (result map[string]any) {
 }
 
 // planWitness returns an operation about the witness of the parent.
-func (c *call) planWitness(action Action, reason string) PlannedOperation {
+func (w *witnessing) planWitness(action Action, reason string) PlannedOperation {
 	return PlannedOperation{
 		Action: action, Reason: reason, Kind: schema.GroupKind{Kind: "ConfigMap"},
-		ObjectIdentifiers: identify(corev1.SchemeGroupVersion.WithResource("configmaps"), c.parent.GetNamespace(),
-			c.witnessName()),
+		ObjectIdentifiers: identify(corev1.SchemeGroupVersion.WithResource("configmaps"), w.parent.GetNamespace(),
+			w.witnessName()),
 	}
 }

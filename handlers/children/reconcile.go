@@ -17,7 +17,6 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
-	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 	"github.com/dynamic-controller/engine/handlers/internal/gonehook"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
@@ -194,31 +193,10 @@ func (c *call) applyAndPrune(ctx context.Context, partial bool) (gone bool, err 
 	return false, cmp.Or(err, c.witnessErr)
 }
 
-// call holds the state of one call to Reconcile.
+// call is one call to Reconcile. Its parts know less and less: the call applies children, and uses the deletion, which
+// uses the witness of the parent, which uses what is recorded in the parent, which uses what is read.
 type call struct {
-	*Reconciler
-	rules        *decide.Parent // decides about the children of the parent
-	as           Identity
-	cache        *parentEntry
-	own          *ownWrites
-	id           dynamiccontroller.ObjectIdentifiers
-	parent       *unstructured.Unstructured
-	desired      *desiredSet
-	canAdopt     func() error
-	namespaceUID func() (types.UID, error)
-	deleted      map[decide.Key]decide.Deleting // results of the deletions that this call has attempted
-	witnessErr   error                          // why the parent has no witness, although it needs one
-	parentExists bool                           // set once the API server has returned the parent and it is not being deleted
-	noNamespace  bool                           // whether the parent's namespace cannot be read
-	parsed       parsedInventory
-	recorded     inventory.Inventory // the entries of known kinds in the parent's inventory
-	ignored      []string            // apparent children in namespaces that are not in the inventory
-	pending      []PendingChild
-	left         map[decide.Key]LeftBehind
-	reportLeft   func(context.Context, []LeftBehind) error // Desired.LeftBehind
-	waiting      bool                                      // whether the call must wait for pending children
-	postponed    bool                                      // whether a later call must delete pending children
-	planner      *planner                                  // takes the place of writes, or nil
+	*deletion
 }
 
 func (r *Reconciler) newCall(
@@ -231,19 +209,19 @@ func (r *Reconciler) newCall(
 		as.Cache = r.config.Cache
 	}
 	cache := r.entryOf(ctx, id)
-	c := &call{
-		Reconciler: r, rules: &decide.Parent{
-			Unstructured: parent, Names: r.names, Writer: as.Name, Buckets: r.config.LabelBuckets,
-		},
-		as: as, cache: cache, own: &ownWrites{}, id: id, parent: parent, desired: &desiredSet{},
-		canAdopt: live.CanAdoptFunc(ctx, r.config.Client, id, parent), deleted: map[decide.Key]decide.Deleting{},
+	o := &observer{
+		Reconciler: r, as: as, cache: cache, own: &ownWrites{}, id: id, parent: parent,
+		rules: &decide.Parent{Unstructured: parent, Names: r.names, Writer: as.Name, Buckets: r.config.LabelBuckets},
 	}
 	if as.Cache != nil {
-		c.own = &cache.own
-		c.own.expire()
+		o.own = &cache.own
+		o.own.expire()
 	}
-	c.namespaceUID = sync.OnceValues(func() (types.UID, error) { return c.readNamespaceUID(ctx) })
-	return c
+	o.namespaceUID = sync.OnceValues(func() (types.UID, error) { return o.readNamespaceUID(ctx) })
+	return &call{&deletion{
+		witnessing: &witnessing{&ledger{observer: o, desired: &desiredSet{}}},
+		canAdopt:   live.CanAdoptFunc(ctx, r.config.Client, id, parent), deleted: map[decide.Key]decide.Deleting{},
+	}}
 }
 
 // forgetUndesired drops undesired children from the apply cache and from the Memory.
@@ -262,14 +240,6 @@ func (c *call) forgetUndesired(ctx context.Context) {
 		desired[child.id] = child.known
 	}
 	c.cache.children = desired
-}
-
-// prepareParent adds the finalizer and the desired kinds to the parent before its children are written. It reports
-// whether the parent is being deleted or no longer exists.
-func (c *call) prepareParent(ctx context.Context, parent *unstructured.Unstructured) (gone bool, err error) {
-	return c.changeParent(ctx, parent, c.desired.needsCleanUp, func(now inventory.Inventory) inventory.Inventory {
-		return now.With(c.desired.inventory())
-	})
 }
 
 // updateMetadata updates the caller's object after a write to its metadata. If the spec has changed as well, the

@@ -21,16 +21,16 @@ var ErrCrossNamespaceNotListed = errors.New("the controller does not list the ki
 // isUnreachable reports whether children of a kind in the inventory can exist where neither the Reconciler nor
 // Kubernetes finds them: in other namespaces, or at cluster scope. Without a witness, a parent has no cluster-scoped
 // children.
-func (c *call) isUnreachable(entry inventory.Entry) bool {
+func (l *ledger) isUnreachable(entry inventory.Entry) bool {
 	switch {
-	case c.parent.GetNamespace() == "" || c.kinds[entry.Kind]:
+	case l.parent.GetNamespace() == "" || l.kinds[entry.Kind]:
 		return false
 	case len(entry.Namespaces) > 0:
 		return true
-	case !c.rules.IsWitnessed(c.parent):
+	case !l.rules.IsWitnessed(l.parent):
 		return false
 	}
-	mapping, err := c.config.Mapper.RESTMapping(entry.Kind)
+	mapping, err := l.config.Mapper.RESTMapping(entry.Kind)
 	if err != nil {
 		return !meta.IsNoMatchError(err)
 	}
@@ -38,29 +38,29 @@ func (c *call) isUnreachable(entry inventory.Entry) bool {
 }
 
 // unreachable returns the entries of the inventory whose children can exist but cannot be found.
-func (c *call) unreachable() inventory.Inventory {
-	listed, others := c.inventoryOf(c.parent, c.isListed)
+func (l *ledger) unreachable() inventory.Inventory {
+	listed, others := l.inventoryOf(l.parent, l.isListed)
 	return slices.DeleteFunc(slices.Concat(listed, others), func(entry inventory.Entry) bool {
-		return !c.isUnreachable(entry)
+		return !l.isUnreachable(entry)
 	})
 }
 
 // checkUnreachable returns an error if children can exist but cannot be found.
-func (c *call) checkUnreachable() error {
+func (l *ledger) checkUnreachable() error {
 	var kinds []string
-	for _, entry := range c.unreachable() {
+	for _, entry := range l.unreachable() {
 		kinds = append(kinds, entry.Kind.String())
 	}
 	if len(kinds) == 0 {
 		return nil
 	}
-	return fmt.Errorf("prune %s: children of kind %s: %w", c.id, decide.FirstOf(kinds), ErrCrossNamespaceNotListed)
+	return fmt.Errorf("prune %s: children of kind %s: %w", l.id, decide.FirstOf(kinds), ErrCrossNamespaceNotListed)
 }
 
 // leaveUnreachable records the kinds whose children cannot be found as left behind.
-func (c *call) leaveUnreachable() {
-	for _, entry := range c.unreachable() {
+func (d *deletion) leaveUnreachable() {
+	for _, entry := range d.unreachable() {
 		id := dynamiccontroller.ObjectIdentifiers{GVR: entry.GVR()}
-		c.recordLeft(LeftBehind{id, entry.Kind, ErrCrossNamespaceNotListed})
+		d.recordLeft(LeftBehind{id, entry.Kind, ErrCrossNamespaceNotListed})
 	}
 }

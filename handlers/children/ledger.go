@@ -23,11 +23,23 @@ import (
 var ErrInventoryFull = errors.New("the annotation of the parent that lists the kinds and namespaces of its children " +
 	"is full; divide the children among several parents")
 
+// ledger keeps what the parent records about its children: their kinds and namespaces, the finalizer, and the annotation
+// of the witness.
+type ledger struct {
+	*observer
+	desired      *desiredSet
+	planner      *planner // takes the place of writes, or nil
+	witnessErr   error    // why the parent has no witness, although it needs one
+	parentExists bool     // set once the API server has returned the parent and it is not being deleted
+	parsed       parsedInventory
+	recorded     inventory.Inventory // the entries of known kinds in the parent's inventory
+}
+
 // inventoryRoom returns the number of bytes that the inventory of a parent can have.
-func (c *call) inventoryRoom(parent metav1.Object) int {
-	room := validation.TotalAnnotationSizeLimitB - len(c.names.Inventory()) - len(c.names.Witness()) - len(parent.GetUID())
+func (l *ledger) inventoryRoom(parent metav1.Object) int {
+	room := validation.TotalAnnotationSizeLimitB - len(l.names.Inventory()) - len(l.names.Witness()) - len(parent.GetUID())
 	for key, value := range parent.GetAnnotations() {
-		if key != c.names.Inventory() && key != c.names.Witness() {
+		if key != l.names.Inventory() && key != l.names.Witness() {
 			room -= len(key) + len(value)
 		}
 	}
@@ -37,16 +49,16 @@ func (c *call) inventoryRoom(parent metav1.Object) int {
 // inventoryOf splits the parent's inventory into the entries whose kinds are accepted and all others. If the given
 // parent is older than the last write to the inventory, it returns the accepted entries of that write, and nil for the
 // others.
-func (c *call) inventoryOf(
+func (l *ledger) inventoryOf(
 	parent *unstructured.Unstructured, accept func(schema.GroupKind) bool,
 ) (accepted, others inventory.Inventory) {
-	if c.cache.written.IsAfter(parent, time.Now()) {
-		return c.cache.inventory.Filter(accept), nil
+	if l.cache.written.IsAfter(parent, time.Now()) {
+		return l.cache.inventory.Filter(accept), nil
 	}
-	if text := parent.GetAnnotations()[c.names.Inventory()]; text != c.parsed.text {
-		c.parsed = parsedInventory{text: text, entries: inventory.Parse(text)}
+	if text := parent.GetAnnotations()[l.names.Inventory()]; text != l.parsed.text {
+		l.parsed = parsedInventory{text: text, entries: inventory.Parse(text)}
 	}
-	return c.parsed.entries.Split(accept)
+	return l.parsed.entries.Split(accept)
 }
 
 // parsedInventory is the last inventory that a call has parsed.
@@ -60,22 +72,22 @@ type parsedInventory struct {
 // Entries of other kinds never cause a write, but each write keeps them. The write is rejected if the parent has
 // changed since it was read. Without this check, an inventory computed from an outdated parent would lose entries that
 // were added in the meantime. The result gone is true if the parent is being deleted or no longer exists.
-func (c *call) changeParent(
+func (l *ledger) changeParent(
 	ctx context.Context, parent *unstructured.Unstructured, finalize bool, change func(inventory.Inventory) inventory.Inventory,
 ) (gone bool, err error) {
-	parents := c.parents(c.id)
+	parents := l.parents(l.id)
 	err = patch.RetryOnConflict(ctx, parents, parent, func(current *unstructured.Unstructured) error {
-		if err := c.checkInventory(current); err != nil {
+		if err := l.checkInventory(current); err != nil {
 			return err
 		}
-		now, others := c.inventoryOf(current, c.isListed)
-		room := c.inventoryRoom(current)
+		now, others := l.inventoryOf(current, l.isListed)
+		room := l.inventoryRoom(current)
 		next, finalizers := now.Grow(change(now), room), current.GetFinalizers()
-		witness := finalize && c.desired.needsWitness && c.witnessErr == nil && !c.rules.IsWitnessed(current)
-		finalize := finalize && !slices.Contains(finalizers, c.names.Finalizer())
+		witness := finalize && l.desired.needsWitness && l.witnessErr == nil && !l.rules.IsWitnessed(current)
+		finalize := finalize && !slices.Contains(finalizers, l.names.Finalizer())
 		changed := !now.Equals(next)
 		if !changed && !finalize && !witness {
-			c.recorded = next
+			l.recorded = next
 			return nil
 		}
 		if gone = current.GetDeletionTimestamp() != nil; gone {
@@ -83,22 +95,22 @@ func (c *call) changeParent(
 		}
 		annotations := map[string]any{}
 		if changed {
-			annotations[c.names.Inventory()] = next.Annotation(others, room)
+			annotations[l.names.Inventory()] = next.Annotation(others, room)
 		}
 		if witness {
-			annotations[c.names.Witness()] = string(current.GetUID())
+			annotations[l.names.Witness()] = string(current.GetUID())
 		}
 		changes := map[string]any{"annotations": annotations}
 		if finalize {
-			changes["finalizers"] = append(finalizers, c.names.Finalizer())
+			changes["finalizers"] = append(finalizers, l.names.Finalizer())
 		}
-		written, err := c.writeParent(ctx, current, changes)
+		written, err := l.writeParent(ctx, current, changes)
 		if err != nil {
 			return err
 		}
 		updateMetadata(parent, written)
-		c.parentExists = written.GetDeletionTimestamp() == nil
-		c.recorded, c.cache.inventory, c.cache.written = next, next, decide.VersionOf(written, time.Now())
+		l.parentExists = written.GetDeletionTimestamp() == nil
+		l.recorded, l.cache.inventory, l.cache.written = next, next, decide.VersionOf(written, time.Now())
 		return nil
 	})
 	if patch.IsGone(err) {
@@ -111,21 +123,50 @@ func (c *call) changeParent(
 }
 
 // writeParent changes the metadata of the parent.
-func (c *call) writeParent(
+func (l *ledger) writeParent(
 	ctx context.Context, current *unstructured.Unstructured, metadata map[string]any,
 ) (*unstructured.Unstructured, error) {
-	if c.planner != nil {
-		return c.planner.changeParent(c.id, current, c.names, metadata), nil
+	if l.planner != nil {
+		return l.planner.changeParent(l.id, current, l.names, metadata), nil
 	}
-	return patch.Metadata(ctx, c.parents(c.id), current, c.config.Name, metadata)
+	return patch.Metadata(ctx, l.parents(l.id), current, l.config.Name, metadata)
 }
 
 // checkRecorded returns an error if the parent's inventory has no room for the kind or the namespace of a child. Such a
 // child must not be created or adopted, because it could not be found later.
-func (c *call) checkRecorded(child *child) error {
-	n := c.recorded.Index(child.kind)
-	if child.Retain || n >= 0 && c.recorded[n].Covers(c.parent, child.id.Namespace()) {
+func (l *ledger) checkRecorded(child *child) error {
+	n := l.recorded.Index(child.kind)
+	if child.Retain || n >= 0 && l.recorded[n].Covers(l.parent, child.id.Namespace()) {
 		return nil
 	}
 	return ErrInventoryFull
+}
+
+// checkParent reads the parent from the API server before a call creates its first child. The caller's parent can be
+// outdated, for example because the cache lags behind the previous leader. If the parent is gone, nothing would delete
+// the child. If a kind has been removed from the parent's inventory, the kind must be recorded again.
+func (l *ledger) checkParent(ctx context.Context) error {
+	if l.parentExists {
+		return nil
+	}
+	now, err := l.readParent(ctx)
+	if err != nil {
+		return err
+	}
+	if gone, err := l.prepareParent(ctx, now); err != nil {
+		return err
+	} else if gone {
+		return decide.ErrParentGone
+	}
+	updateMetadata(l.parent, now)
+	l.parentExists = true
+	return nil
+}
+
+// prepareParent adds the finalizer and the desired kinds to the parent before its children are written. It reports
+// whether the parent is being deleted or no longer exists.
+func (l *ledger) prepareParent(ctx context.Context, parent *unstructured.Unstructured) (gone bool, err error) {
+	return l.changeParent(ctx, parent, l.desired.needsCleanUp, func(now inventory.Inventory) inventory.Inventory {
+		return now.With(l.desired.inventory())
+	})
 }
