@@ -3,6 +3,7 @@ package children
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -140,7 +141,7 @@ func (c *call) apply(ctx context.Context, child *child) {
 		seen = c.see(ctx, child)
 	}
 	child.needsParent = false
-	decision := decide.Begin(c.rules, child.desired, c.facts(child), seen, child.known, time.Now())
+	decision, recorded := c.begin(child, seen)
 	defer decision.Stop()
 	operation, more := decision.First()
 	for more {
@@ -163,6 +164,35 @@ func (c *call) apply(ctx context.Context, child *child) {
 		child.pending = &pending
 	}
 	child.conclude(verdict)
+	recorded(ctx)
+}
+
+// begin begins the decision about a child. recorded passes the decision to Config.RecordDecision, once it has a verdict.
+func (c *call) begin(child *child, seen decide.Seen) (_ decision, recorded func(context.Context)) {
+	facts, now := c.facts(child), time.Now()
+	if c.config.RecordDecision == nil || c.planner != nil {
+		return decide.Begin(c.rules, child.desired, facts, seen, child.known, now), func(context.Context) {}
+	}
+	recording := decide.Record(c.rules, child.desired, facts, seen, child.known, now)
+	return recording, func(ctx context.Context) {
+		if len(recording.Case.Exchanges) == 0 {
+			return
+		}
+		data, err := json.Marshal(recording.Case)
+		if err != nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "Failed to record a decision", "child", child.id.String())
+			return
+		}
+		c.config.RecordDecision(ctx, child.id, data)
+	}
+}
+
+// decision is a decide.Decision, whether it is recorded or not.
+type decision interface {
+	First() (decide.Operation, bool)
+	Next(answer decide.Answer) (decide.Operation, bool)
+	Verdict() decide.Verdict
+	Stop()
 }
 
 // performOn performs an operation of a decision about a desired child, and records what it has shown or changed, so that

@@ -2,6 +2,7 @@ package children
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
@@ -180,6 +183,12 @@ func TestPlan_IsWhatReconcileWrites(t *testing.T) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			server := newReconciling(t, newWidget())
+			config, recorded := Config{Client: server}, 0
+			config.RecordDecision = func(_ context.Context, _ dynamiccontroller.ObjectIdentifiers, decision []byte) {
+				recorded++
+				replay(t, decision)
+			}
+			server.reconciler = newReconciler(t, config)
 			names := []string{"a", "b", "c", "d"}
 			fakeserver.InRun(t, func(ctx context.Context) {
 				for range 12 {
@@ -202,12 +211,27 @@ func TestPlan_IsWhatReconcileWrites(t *testing.T) {
 					}
 					disturb(ctx, t, server, random, names)
 					if random.IntN(6) == 0 {
-						server.reconciler = newReconciler(t, Config{Client: server}) // another process
+						server.reconciler = newReconciler(t, config) // another process
 					}
 					checkPlan(ctx, t, server, desired, PlanOptions{}, "any")
 				}
 			})
+			if recorded == 0 {
+				t.Error("no decision was recorded")
+			}
 		})
+	}
+}
+
+// replay decides a recorded case again.
+func replay(t *testing.T, recorded []byte) {
+	t.Helper()
+	var decision decide.Case
+	if err := json.Unmarshal(recorded, &decision); err != nil {
+		t.Fatal(err)
+	}
+	if err := decision.Replay(); err != nil {
+		t.Errorf("%v:\n%s", err, recorded)
 	}
 }
 

@@ -71,6 +71,11 @@ type Config struct {
 	// Memory records what the Reconciler has written. Reconcilers that share it complete the cleanup of each other's
 	// parents, for example if one replaces the other. Defaults to a Memory of its own.
 	Memory *Memory
+	// RecordDecision is called after each decision about a desired child that needed requests, with the decision as JSON in
+	// one line: the desired child, what was known about it, the operations and their answers. It serves to examine a case
+	// later; see CONTRIBUTING.md. The values of Secrets are replaced by hashes. All other objects are complete, so that the
+	// records are as confidential as they are. It can be called concurrently. Optional.
+	RecordDecision func(ctx context.Context, child dynamiccontroller.ObjectIdentifiers, decision []byte)
 	// IdentityOf returns the identity that deletes the children of a parent that no longer exists; see
 	// [Reconciler.Forget]. The parent has only what identifies it. Defaults to Config.Client.
 	IdentityOf func(ctx context.Context, parent *unstructured.Unstructured) (Identity, error)

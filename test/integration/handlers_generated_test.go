@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -25,11 +26,13 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 	"sigs.k8s.io/yaml"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 var (
 	seeds   = flag.Int("seeds", 5, "number of seeds of TestHandlers_GeneratedTemplates")
+	record  = flag.String("record", "", "the file to which TestHandlers_GeneratedTemplates appends the decisions, for TestReplay")
 	oneSeed = flag.Uint64("seed", 0, "the only seed of TestHandlers_GeneratedTemplates, if not 0")
 )
 
@@ -87,6 +90,20 @@ func TestHandlers_GeneratedTemplates(t *testing.T) {
 			g.run()
 		})
 	}
+}
+
+// recordDecision appends a decision to the file of the flag -record.
+func (g *generated) recordDecision(_ context.Context, _ dynamiccontroller.ObjectIdentifiers, decision []byte) {
+	if *record == "" {
+		return
+	}
+	g.counts.mu.Lock()
+	defer g.counts.mu.Unlock()
+	file, err := os.OpenFile(*record, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	g.noError(err)
+	_, err = file.Write(append(decision, '\n'))
+	g.noError(err)
+	g.noError(file.Close())
 }
 
 // tally counts results.
@@ -234,7 +251,7 @@ func (g *generated) run() {
 // restart creates a Reconciler, as if the process was started again.
 func (g *generated) restart() {
 	g.parent = g.get(g.parents, g.namespace, g.name)
-	g.reconciler = g.newReconciler(children.Config{Client: g.counted})
+	g.reconciler = g.newReconciler(children.Config{Client: g.counted, RecordDecision: g.recordDecision})
 	g.restarted, g.corrections = true, 0
 }
 

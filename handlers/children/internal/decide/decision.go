@@ -90,6 +90,9 @@ type Verdict struct {
 // ErrParentGone is the answer to ReadParent and MayCreate if the parent is being deleted or no longer exists.
 var ErrParentGone = errors.New("the parent is gone or is being deleted")
 
+// errNoObject is the error of a write that was answered without an object.
+var errNoObject = errors.New("the answer contains no object")
+
 // errStopped is the answer to all operations after Stop.
 var errStopped = errors.New("the decision was stopped")
 
@@ -165,6 +168,9 @@ func newAsker(request func(Operation) Answer, now time.Time) *asker {
 // ask performs an operation, and returns the answer.
 func (a *asker) ask(operation Operation) Answer {
 	answer := a.request(operation)
+	if operation.Kind.returnsObject() && answer.Object == nil && answer.Err == nil {
+		answer.Err = errNoObject
+	}
 	if answer.At.After(a.now) {
 		a.now = answer.At
 	}

@@ -48,6 +48,9 @@ func (k Kind) String() string { return kinds[k] }
 // the child.
 func (k Kind) IsWrite() bool { return k >= Create }
 
+// returnsObject reports whether the answer to a write contains the new version of the child.
+func (k Kind) returnsObject() bool { return k.IsWrite() && k != Delete && k != RemoveMark }
+
 // Operation is one request about a child. A write is rejected if the child is no longer the version that it was
 // decided for.
 type Operation struct {
