@@ -11,9 +11,9 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
+	"github.com/dynamic-controller/engine/handlers/children/internal/desire"
 	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 )
 
@@ -42,15 +42,14 @@ func (c *call) applyStages(ctx context.Context) error {
 // applyStage applies the children in a stage that do not have their desired state, according to the cache. It returns
 // decide.ErrParentGone if the parent is gone.
 func (c *call) applyStage(ctx context.Context, stage []*child) error {
-	var groups [3][]*child
+	var groups [desire.Groups][]*child
 	for _, child := range stage {
-		switch err := cmp.Or(child.err, c.checkRecorded(child)); {
+		switch err := cmp.Or(child.Err, c.checkRecorded(child)); {
 		case err != nil:
 			child.fail(err)
 		case c.isSettled(ctx, child):
 		default:
-			n := groupOf(child.kind)
-			groups[n] = append(groups[n], child)
+			groups[child.Group] = append(groups[child.Group], child)
 		}
 	}
 	for _, group := range groups {
@@ -60,23 +59,6 @@ func (c *call) applyStage(ctx context.Context, stage []*child) error {
 		}
 	}
 	return nil
-}
-
-// groupOf returns 0 for namespaces, 1 for kinds whose objects the API server looks up when it creates others, and 2 for
-// all other kinds. Groups are applied one after another: a Pod is rejected while its ServiceAccount does not exist.
-func groupOf(kind schema.GroupKind) int {
-	switch kind {
-	case schema.GroupKind{Kind: "Namespace"}:
-		return 0
-	case schema.GroupKind{Kind: "ServiceAccount"},
-		schema.GroupKind{Group: "rbac.authorization.k8s.io", Kind: "Role"},
-		schema.GroupKind{Group: "rbac.authorization.k8s.io", Kind: "ClusterRole"},
-		schema.GroupKind{Group: "scheduling.k8s.io", Kind: "PriorityClass"},
-		schema.GroupKind{Group: "node.k8s.io", Kind: "RuntimeClass"},
-		schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:
-		return 1
-	}
-	return 2
 }
 
 // isSettled reports whether a child has its desired state, according to the cache.
@@ -96,7 +78,7 @@ func (c *call) isSettled(ctx context.Context, child *child) bool {
 // facts returns what the call knows about the parent.
 func (c *call) facts(child *child) decide.Facts {
 	facts := decide.Facts{ParentExists: c.parentExists, Unrecorded: c.checkRecorded(child)}
-	if child.needsWitness() {
+	if child.NeedsWitness() {
 		facts.Unwitnessed = c.witnessErr
 	}
 	return facts

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
+	"github.com/dynamic-controller/engine/handlers/children/internal/desire"
 	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
@@ -35,9 +37,9 @@ const (
 type deletion struct {
 	*witnessing
 	canAdopt   func() error
-	deleted    map[decide.Key]decide.Deleting // results of the deletions that this call has attempted
+	deleted    map[childKey]decide.Deleting // results of the deletions that this call has attempted
 	pending    []PendingChild
-	left       map[decide.Key]LeftBehind
+	left       map[childKey]LeftBehind
 	reportLeft func(context.Context, []LeftBehind) error // Desired.LeftBehind
 	waiting    bool                                      // whether the call must wait for pending children
 	postponed  bool                                      // whether a later call must delete pending children
@@ -50,7 +52,7 @@ func (d *deletion) doomed(
 ) decide.Doomed {
 	stage, _ := strconv.Atoi(object.GetAnnotations()[d.names.Stage()])
 	return decide.Doomed{
-		Key:      decide.Key{Kind: entry.Kind, Name: cache.MetaObjectToName(object).String()},
+		Key:      childKey{Kind: entry.Kind, Name: cache.MetaObjectToName(object).String()},
 		Resource: gvr, Stage: max(min(stage, entry.Stage), 0), Object: object,
 		Deleting: object.GetDeletionTimestamp() != nil,
 	}
@@ -81,7 +83,8 @@ func (d *deletion) deleteInOrder(ctx context.Context, doomed []decide.Doomed) er
 		id := live.Identify(child.Resource, child.Object)
 		answer, tried := d.deleted[child.Key]
 		if !tried {
-			answer = decide.Deleting{Err: d.delete(ctx, target{id, child.Kind, child.Object}, false), At: time.Now()}
+			err := d.delete(ctx, target{id, child.Kind, child.Object}, false)
+			answer = decide.Deleting{Err: err, Unanswered: isUnanswered(err), At: time.Now()}
 			d.deleted[child.Key] = answer
 			if !d.rules.IsExpected(child, answer) {
 				errs = append(errs, answer.Err)
@@ -96,6 +99,12 @@ func (d *deletion) deleteInOrder(ctx context.Context, doomed []decide.Doomed) er
 	}
 	d.postponed = d.postponed || ending.IsPostponed
 	return errors.Join(errs...)
+}
+
+// isUnanswered reports whether the API server has not responded to a request.
+func isUnanswered(err error) bool {
+	var sent *url.Error
+	return errors.As(err, &sent) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // delete deletes an object if it is still a child of the parent. If the parent no longer exists, the object must be a
@@ -171,7 +180,7 @@ func (d *deletion) undesired(ctx context.Context, entry inventory.Entry) (doomed
 		return nil, nil, err
 	}
 	for _, object := range children {
-		if !d.desired.keys[childKey{entry.Kind, cache.MetaObjectToName(object).String()}] {
+		if !d.desired.keys[childKey{Kind: entry.Kind, Name: cache.MetaObjectToName(object).String()}] {
 			doomed = append(doomed, d.doomed(entry, gvr, object))
 			d.waiting = d.waiting || cached == nil || len(object.GetFinalizers()) > 0
 			needed.Insert(object.GetNamespace())
@@ -193,7 +202,7 @@ func (d *deletion) undesired(ctx context.Context, entry inventory.Entry) (doomed
 // children in Desired.Absent. Once the children are gone, cleanUp removes the parent's finalizer. It does not wait for
 // children of the first stage that have an owner reference. If the parent's dependents are or may be orphaned, all
 // children are kept.
-func (d *deletion) cleanUp(ctx context.Context, desired Desired) error {
+func (d *deletion) cleanUp(ctx context.Context, desired desire.Desired) error {
 	finalizers := d.parent.GetFinalizers()
 	isOrphaning := slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
 	if !slices.Contains(finalizers, d.names.Finalizer()) {
@@ -314,7 +323,7 @@ func (d *deletion) isNamespaceTerminating(ctx context.Context) bool {
 }
 
 // deleteAbsent deletes the children in Desired.Absent. It continues if a deletion fails.
-func (d *deletion) deleteAbsent(ctx context.Context, desired Desired) error {
+func (d *deletion) deleteAbsent(ctx context.Context, desired desire.Desired) error {
 	present := map[childKey]bool{}
 	for _, stage := range desired.Stages {
 		for _, child := range stage {
@@ -331,7 +340,7 @@ func (d *deletion) deleteAbsent(ctx context.Context, desired Desired) error {
 		present[key] = true
 		child, err := d.existingChild(ctx, key, object)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("delete absent child %s %s of %s: %w", key.kind, key.key, d.id, err))
+			errs = append(errs, fmt.Errorf("delete absent child %s %s of %s: %w", key.Kind, key.Name, d.id, err))
 		} else if child != nil {
 			doomed = append(doomed, *child)
 		}
@@ -346,7 +355,7 @@ func (d *deletion) keyOf(object *unstructured.Unstructured) childKey {
 	if name.Namespace == "" {
 		name.Namespace = d.parent.GetNamespace()
 	}
-	return childKey{kind: object.GroupVersionKind().GroupKind(), key: name.String()}
+	return childKey{Kind: object.GroupVersionKind().GroupKind(), Name: name.String()}
 }
 
 // existingChild returns an object from the cache if it is a child of the parent, and nil otherwise. It reads from the
@@ -354,15 +363,15 @@ func (d *deletion) keyOf(object *unstructured.Unstructured) childKey {
 func (d *deletion) existingChild(
 	ctx context.Context, key childKey, object *unstructured.Unstructured,
 ) (*decide.Doomed, error) {
-	recorded, _ := d.inventoryOf(d.parent, func(kind schema.GroupKind) bool { return kind == key.kind })
-	mapping, err := d.config.Mapper.RESTMapping(key.kind, object.GroupVersionKind().Version)
+	recorded, _ := d.inventoryOf(d.parent, func(kind schema.GroupKind) bool { return kind == key.Kind })
+	mapping, err := d.config.Mapper.RESTMapping(key.Kind, object.GroupVersionKind().Version)
 	switch {
 	case meta.IsNoMatchError(err), isUndiscovered(err) && len(recorded) == 0: // the parent has no children of the kind
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("find the resource: %w", err)
 	}
-	id := dynamiccontroller.ObjectIdentifiers{GVR: mapping.Resource, NamespacedKey: key.key}
+	id := dynamiccontroller.ObjectIdentifiers{GVR: mapping.Resource, NamespacedKey: key.Name}
 	if object.GetNamespace() == "" && isClusterScoped(mapping) {
 		id.NamespacedKey = object.GetName()
 	}
@@ -384,7 +393,7 @@ func (d *deletion) existingChild(
 	case !isChild:
 		return nil, nil
 	}
-	doomed := d.doomed(recorded.EntryOf(key.kind), id.GVR, current)
+	doomed := d.doomed(recorded.EntryOf(key.Kind), id.GVR, current)
 	return &doomed, nil
 }
 

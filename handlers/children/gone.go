@@ -48,7 +48,7 @@ func (r *Reconciler) Release(ctx context.Context, id dynamiccontroller.ObjectIde
 func (c *call) remember(ctx context.Context, children []*child) {
 	var written []writtenChild
 	for _, child := range children {
-		if child.needsWitness() {
+		if child.NeedsWitness() {
 			stage, _ := strconv.Atoi(child.desired.Template.GetAnnotations()[c.names.Stage()])
 			written = append(written, writtenChild{id: child.id, kind: child.kind, stage: stage})
 		}

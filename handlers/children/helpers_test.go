@@ -161,3 +161,12 @@ func newReconciling(t testing.TB, objects ...*unstructured.Unstructured) reconci
 func failWith(err error) clienttesting.ReactionFunc {
 	return func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err }
 }
+
+// with returns a map with another entry. It changes the given map, unless it is nil.
+func with(m map[string]string, key, value string) map[string]string {
+	if m == nil {
+		m = map[string]string{}
+	}
+	m[key] = value
+	return m
+}

@@ -47,9 +47,9 @@ func (d *deletion) leaveBehind(id dynamiccontroller.ObjectIdentifiers, kind sche
 
 func (d *deletion) recordLeft(left LeftBehind) {
 	if d.left == nil {
-		d.left = map[decide.Key]LeftBehind{}
+		d.left = map[childKey]LeftBehind{}
 	}
-	d.left[decide.Key{Kind: left.Kind, Name: left.NamespacedKey}] = left
+	d.left[childKey{Kind: left.Kind, Name: left.NamespacedKey}] = left
 }
 
 // isLeftBehind reports whether the deletion of the parent continues without the child.

@@ -135,11 +135,6 @@ func (o *observer) checkListed(entry inventory.Entry) error {
 	return nil
 }
 
-// isListedNamespace reports whether children in a namespace can be found.
-func (o *observer) isListedNamespace(namespace string) bool {
-	return len(o.config.Namespaces) == 0 || slices.Contains(o.config.Namespaces, namespace)
-}
-
 // listLive calls f for the children that the API server returns. A list across namespaces is restricted to
 // Config.Namespaces.
 func (o *observer) listLive(

@@ -38,7 +38,7 @@ func (c *call) inParallel(ctx context.Context, children []*child, f func(*child)
 			}
 		}()
 		for child := range queue {
-			bytes := min(child.size, maxConcurrentBytes)
+			bytes := min(child.Size, maxConcurrentBytes)
 			if err := size.Acquire(ctx, bytes); err != nil {
 				child.fail(context.Cause(ctx))
 				continue

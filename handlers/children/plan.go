@@ -321,7 +321,7 @@ func changesOf(kind schema.GroupKind, before, after *unstructured.Unstructured) 
 		from = before.Object
 	}
 	changes = fieldChanges("", from, after.Object)
-	if kind == secretKind.GroupKind() { // the keys can be secret, too
+	if kind == (schema.GroupKind{Kind: "Secret"}) { // the keys can be secret, too
 		for i := range changes {
 			field, _, _ := strings.Cut(changes[i].Field, ".")
 			if field != "metadata" {

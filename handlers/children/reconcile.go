@@ -17,6 +17,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
+	"github.com/dynamic-controller/engine/handlers/children/internal/desire"
 	"github.com/dynamic-controller/engine/handlers/internal/gonehook"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
@@ -45,7 +46,7 @@ var ErrNotConfirmed = decide.ErrNotConfirmed
 // ErrNamespaceNotListed is returned if the namespace of a desired child, or a namespace in a parent's inventory, is not
 // in Config.Namespaces. Children in such a namespace cannot be found. Therefore, nothing is written in the first case,
 // and the inventory and the finalizer are kept in the second.
-var ErrNamespaceNotListed = errors.New("the controller is limited to other namespaces")
+var ErrNamespaceNotListed = desire.ErrNamespaceNotListed
 
 // Desired describes the desired children of a parent.
 type Desired struct {
@@ -130,17 +131,17 @@ func (c *call) reconcile(ctx context.Context, desired Desired) (Result, error) {
 		err = fmt.Errorf("children of %s: %w", c.id, err)
 		return Result{Failure: err}, err
 	}
-	desired, invalid := desired.decoded()
+	decoded, invalid := desired.desire().Decoded()
 	if c.parent.GetDeletionTimestamp() != nil {
-		err := c.cleanUp(ctx, desired)
+		err := c.cleanUp(ctx, decoded)
 		return Result{Pending: c.pending, Failure: failureOf(err)}, err
 	}
 	if invalid != nil {
 		err := fmt.Errorf("children of %s: %w", c.id, invalid)
 		return Result{Failure: err}, err
 	}
-	absentErr := c.deleteAbsent(ctx, desired)
-	gone, err := c.prepare(ctx, desired)
+	absentErr := c.deleteAbsent(ctx, decoded)
+	gone, err := c.prepare(ctx, decoded)
 	if err != nil {
 		err = fmt.Errorf("children of %s: %w", c.id, errors.Join(absentErr, err))
 		return Result{Failure: err}, err
@@ -156,8 +157,8 @@ func (c *call) reconcile(ctx context.Context, desired Desired) (Result, error) {
 
 // prepare computes the desired children, and records their kinds and namespaces in the parent. It reports whether the
 // parent is being deleted or no longer exists.
-func (c *call) prepare(ctx context.Context, desired Desired) (gone bool, err error) {
-	set, err := c.newDesiredSet(ctx, desired)
+func (c *call) prepare(ctx context.Context, desired desire.Desired) (gone bool, err error) {
+	set, err := c.newDesiredSet(desired)
 	if err != nil {
 		return false, err
 	}
@@ -230,7 +231,7 @@ func (c *call) forgetUndesired(ctx context.Context) {
 		return
 	}
 	c.memory.runs.For(ctx).keep(c.id, c.parent.GetUID(), func(child writtenChild) bool {
-		return c.desired.keys[childKey{child.kind, child.id.NamespacedKey}]
+		return c.desired.keys[childKey{Kind: child.kind, Name: child.id.NamespacedKey}]
 	})
 	if len(c.cache.children) <= len(c.desired.keys) {
 		return

@@ -234,7 +234,7 @@ func (c *call) result(failure error) (Result, error) {
 // newResult returns the result of a child that has not been changed.
 func (d *child) newResult() ChildResult {
 	return ChildResult{
-		ObjectIdentifiers: d.id, Kind: d.kind, Annotations: d.Child.Object.GetAnnotations(), Outcome: Unchanged,
+		ObjectIdentifiers: d.id, Kind: d.kind, Annotations: d.Object.GetAnnotations(), Outcome: Unchanged,
 	}
 }
 

@@ -70,7 +70,8 @@ func TestStoredDifferently(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := StoredDifferently(entries, "m", parsed(t, test.config), parsed(t, test.object)); FieldOf(got) != test.want {
+			got := StoredDifferently(entries, "m", parsed(t, test.config), parsed(t, test.object))
+			if FieldOf(got) != test.want {
 				t.Errorf("got %q, want %q", FieldOf(got), test.want)
 			}
 		})

@@ -279,22 +279,7 @@ func TestDecision_Conversations(t *testing.T) {
 			known := test.known
 			decision := Begin(testParent(), test.child, test.facts, test.seen, &known, start)
 			defer decision.Stop()
-			operation, more := decision.First()
-			for i, exchange := range test.exchanges {
-				if !more || text(operation) != exchange.asks {
-					t.Fatalf("operation %d: got %q (%t), want %q", i, text(operation), more, exchange.asks)
-				}
-				if operation.Reason == "" {
-					t.Errorf("operation %d, %s, has no reason", i, operation.Kind)
-				}
-				answer := exchange.answer
-				answer.At = start.Add(time.Duration(i+1) * time.Millisecond)
-				operation, more = decision.Next(answer)
-			}
-			if more {
-				t.Fatalf("got the further operation %q", text(operation))
-			}
-			verdict := decision.Verdict()
+			verdict := verdictOf(t, decision, test.exchanges)
 			if verdict.Outcome != test.want || (verdict.Object == nil) != test.noObject {
 				t.Errorf("got the outcome %d and %v, want %d", verdict.Outcome, verdict.Object, test.want)
 			}
@@ -308,6 +293,28 @@ func TestDecision_Conversations(t *testing.T) {
 			}
 		})
 	}
+}
+
+// verdictOf answers the operations of a decision, and returns its verdict. It fails the test if the decision asks for
+// other operations, or if an operation has no reason.
+func verdictOf(t *testing.T, decision *Decision, exchanges []exchange) Verdict {
+	t.Helper()
+	operation, more := decision.First()
+	for i, exchange := range exchanges {
+		if !more || text(operation) != exchange.asks {
+			t.Fatalf("operation %d: got %q (%t), want %q", i, text(operation), more, exchange.asks)
+		}
+		if operation.Reason == "" {
+			t.Errorf("operation %d, %s, has no reason", i, operation.Kind)
+		}
+		answer := exchange.answer
+		answer.At = start.Add(time.Duration(i+1) * time.Millisecond)
+		operation, more = decision.Next(answer)
+	}
+	if more {
+		t.Fatalf("got the further operation %q", text(operation))
+	}
+	return decision.Verdict()
 }
 
 // The same inputs and answers lead to the same operations, with the same content.

@@ -2,10 +2,8 @@ package decide
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"slices"
 	"time"
 
@@ -27,7 +25,7 @@ var ErrMisrouted = errors.New("the API server does not support lists across name
 // Key identifies a child regardless of its API version.
 type Key struct {
 	Kind schema.GroupKind
-	Name string // with the namespace
+	Name string // namespace/name, or name if the object is cluster-scoped
 }
 
 // Doomed is a child that must be deleted.
@@ -66,7 +64,9 @@ type Ending struct {
 // Deleting is what came of a deletion.
 type Deleting struct {
 	Err error
-	At  time.Time
+	// Unanswered is set if the API server has not responded, so that the request can succeed later.
+	Unanswered bool
+	At         time.Time
 }
 
 // BeginEnding begins to delete children. It must be stopped.
@@ -85,7 +85,7 @@ func BeginEnding(parent *Parent, doomed []Doomed) *Ending {
 				case parent.IsUnsupported(answer.Err, answer.At) && parent.GetDeletionTimestamp() != nil:
 					e.Unsupported = append(e.Unsupported, child)
 					continue
-				case parent.isLeftToKubernetes(child, answer.Err),
+				case parent.isLeftToKubernetes(child, answer),
 					apierrors.IsForbidden(answer.Err) && parent.GetDeletionTimestamp() == nil:
 					continue
 				}
@@ -116,16 +116,17 @@ func (p *Parent) IsAlsoDeletedByKubernetes(child Doomed) bool {
 }
 
 // isLeftToKubernetes reports whether the deletion of the parent continues although the deletion of a child, which
-// Kubernetes deletes too, has failed with err. Temporary errors are retried.
-func (p *Parent) isLeftToKubernetes(child Doomed, err error) bool {
-	return err != nil && p.GetDeletionTimestamp() != nil && p.IsAlsoDeletedByKubernetes(child) && !isTemporary(err)
+// Kubernetes deletes too, has failed. Temporary errors are retried.
+func (p *Parent) isLeftToKubernetes(child Doomed, answer Deleting) bool {
+	return answer.Err != nil && p.GetDeletionTimestamp() != nil && p.IsAlsoDeletedByKubernetes(child) &&
+		!answer.Unanswered && !isTemporary(answer.Err)
 }
 
-// IsExpected reports whether the deletion of the parent continues although a deletion has failed with err, so that the
-// error is not one of the call.
+// IsExpected reports whether the deletion of the parent continues although a deletion has failed, so that the error is
+// not one of the call.
 func (p *Parent) IsExpected(child Doomed, answer Deleting) bool {
 	return p.GetDeletionTimestamp() != nil && p.IsUnsupported(answer.Err, answer.At) ||
-		p.isLeftToKubernetes(child, answer.Err)
+		p.isLeftToKubernetes(child, answer)
 }
 
 // isTemporary reports whether a request can succeed later without a change of permissions. An identity can have errors
@@ -139,6 +140,5 @@ func isTemporary(err error) bool {
 			http.StatusTooManyRequests,
 		}, code)
 	}
-	var sent *url.Error
-	return errors.As(err, &sent) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	return false
 }

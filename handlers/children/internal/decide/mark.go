@@ -6,7 +6,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 )
 
 // parentRecord is the annotation <name>/parent of marked children. It identifies their parent.
@@ -21,8 +20,8 @@ type parentRecord struct {
 	As string `json:"as,omitempty"`
 }
 
-// Record returns the value of the annotation <name>/parent of a marked child. The UID of the parent's namespace is empty
-// if it is not known, and for retained children.
+// Record returns the value of the annotation <name>/parent of a marked child. The namespace is the UID of the parent's
+// namespace. It is empty for retained children, and if it is not known.
 func (p *Parent) Record(namespace types.UID) (string, error) {
 	record := parentRecord{Identity: p.Identity(), UID: p.GetUID(), NamespaceUID: namespace, As: p.Writer}
 	text, err := json.Marshal(record)
@@ -56,7 +55,7 @@ func (p *Parent) MarkOf(object metav1.Object, namespace Namespace) (Mark, error)
 	var record parentRecord
 	annotations := object.GetAnnotations()
 	label := object.GetLabels()[p.ParentLabel()]
-	if label == "" || annotations[p.Self()] != cache.MetaObjectToName(object).String() {
+	if label == "" || annotations[p.Self()] != NameOf(object) {
 		return NoMark, nil
 	}
 	text := annotations[p.ParentLabel()]
@@ -124,7 +123,7 @@ func (n Names) MarkedUID(object, parent metav1.Object, kind schema.GroupKind) ty
 	if json.Unmarshal([]byte(annotations[n.ParentLabel()]), &record) != nil || record.Format > MarkFormat ||
 		record.Identity != IdentityOf(parent, kind) ||
 		object.GetLabels()[n.ParentLabel()] != IdentityLabel(record.Identity) ||
-		annotations[n.Self()] != cache.MetaObjectToName(object).String() || n.IsRetained(object) {
+		annotations[n.Self()] != NameOf(object) || n.IsRetained(object) {
 		return ""
 	}
 	return record.UID

@@ -6,7 +6,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/handlers/internal/applied"
 )
@@ -65,9 +64,17 @@ func (n Names) Selector(parent metav1.Object, kind schema.GroupKind) labels.Sele
 	return labels.NewSelector().Add(*requirement)
 }
 
+// NameOf returns "namespace/name", or "name" for a cluster-scoped object.
+func NameOf(object metav1.Object) string {
+	if object.GetNamespace() == "" {
+		return object.GetName()
+	}
+	return object.GetNamespace() + "/" + object.GetName()
+}
+
 // IdentityOf returns the kind, the namespace and the name of a parent.
 func IdentityOf(parent metav1.Object, kind schema.GroupKind) string {
-	return kind.String() + "/" + cache.MetaObjectToName(parent).String()
+	return kind.String() + "/" + NameOf(parent)
 }
 
 // IdentityLabel returns the result of IdentityOf as a label value.

@@ -27,8 +27,8 @@ var (
 	ErrNotConfirmed = fmt.Errorf("%w: it was the child of an earlier parent", ErrNotOwned)
 )
 
-// Namespace returns the UID of the parent's namespace. It is called only if a rule needs it, because it costs a request.
-// The result is empty if the Reconciler cannot read the namespace.
+// Namespace returns the UID of the parent's namespace. It costs a request, so it is called only if a rule needs it. The
+// result is empty if the Reconciler cannot read the namespace.
 type Namespace func() (types.UID, error)
 
 // Claim is what the rules say about an object with the name of a desired child.

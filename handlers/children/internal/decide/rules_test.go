@@ -192,7 +192,8 @@ var claimCases = []struct {
 	},
 	{
 		situation: "an object that an earlier parent retained",
-		object:    testObject(annotation(testNames.Retained(), "x")), message: "an earlier parent with the same name has kept it",
+		object:    testObject(annotation(testNames.Retained(), "x")),
+		message:   "an earlier parent with the same name has kept it",
 	},
 	{
 		situation: "an object of nobody",
@@ -234,7 +235,10 @@ var deletionCases = []struct {
 	namespace error
 	want      bool
 }{
-	{"a retained child", testObject(controlledBy("parent"), label("parent"), annotation(testNames.Retained(), "x")), nil, false},
+	{
+		"a retained child",
+		testObject(controlledBy("parent"), label("parent"), annotation(testNames.Retained(), "x")), nil, false,
+	},
 	{"a child", testObject(controlledBy("parent"), label("parent")), nil, true},
 	{"a child of another controller of the same parent", testObject(controlledBy("parent")), nil, false},
 	{"a child whose owner reference was removed", testObject(label("parent")), nil, false},
@@ -275,8 +279,10 @@ func TestIsExactly(t *testing.T) {
 		object *unstructured.Unstructured
 		want   bool
 	}{
-		"a marked child":                      {testObject(inNamespace("far"), marked(recordOf("parent", ""))), true},
-		"a marked child of a restored parent": {testObject(inNamespace("far"), marked(recordOf("earlier", "namespace"))), false},
+		"a marked child": {testObject(inNamespace("far"), marked(recordOf("parent", ""))), true},
+		"a marked child of a restored parent": {
+			testObject(inNamespace("far"), marked(recordOf("earlier", "namespace"))), false,
+		},
 		"a retained child": {
 			testObject(inNamespace("far"), annotation(testNames.Retained(), "x"), marked(recordOf("parent", ""))), false,
 		},

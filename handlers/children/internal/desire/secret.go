@@ -1,4 +1,4 @@
-package children
+package desire
 
 import (
 	"encoding/base64"

@@ -1,4 +1,4 @@
-package children
+package desire
 
 import (
 	"errors"
@@ -11,11 +11,11 @@ import (
 
 var errNoObject = errors.New("must have an object")
 
-// decoded returns the desired children with values of the types into which JSON is decoded. The caller's objects are
+// Decoded returns the desired children with values of the types into which JSON is decoded. The caller's objects are
 // not changed. The error joins the errors for all objects that have other values, which are left out.
-func (d Desired) decoded() (Desired, error) {
+func (d Desired) Decoded() (Desired, error) {
 	var errs []error
-	stages := make([][]Child, len(d.Stages))
+	stages := make([][]Spec, len(d.Stages))
 	for n, stage := range d.Stages {
 		for i, child := range stage {
 			object, err := decodedObject(child.Object)

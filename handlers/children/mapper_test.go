@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/dynamic-controller/engine/handlers/children/internal/desire"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
@@ -21,7 +22,7 @@ func (m verbsOf) Verbs(resource schema.GroupVersionResource) ([]string, error) {
 	if resource == configMaps {
 		return m.configMaps, nil
 	}
-	return neededVerbs, nil
+	return desire.NeededVerbs, nil
 }
 
 func TestReconcile_KindThatLacksVerbsGetsNeitherFinalizerNorWrites(t *testing.T) {
@@ -29,7 +30,7 @@ func TestReconcile_KindThatLacksVerbsGetsNeitherFinalizerNorWrites(t *testing.T)
 		verbs []string
 		want  string // the missing verbs, or "" if the child is created
 	}{
-		"all needed verbs": {neededVerbs, ""},
+		"all needed verbs": {desire.NeededVerbs, ""},
 		"a review":         {[]string{"create"}, "delete, get, list, patch"},
 		"no delete":        {[]string{"create", "get", "list", "patch", "watch"}, "delete"},
 	} {
