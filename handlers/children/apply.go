@@ -111,9 +111,9 @@ func (c *call) applyAll(ctx context.Context, children []*child) error {
 	return nil
 }
 
-// apply performs the operations of the decision about a child. If the child must be created, and the parent has not been
-// read, apply sets child.needsParent, and must be called again. Children are applied concurrently: apply changes nothing
-// but the child.
+// apply performs the operations of the decision about a child. If the child must be created, and the parent has not
+// been read, apply sets child.needsParent, and must be called again. Children are applied concurrently: apart
+// from the child, apply changes only what is safe for concurrent use.
 func (c *call) apply(ctx context.Context, child *child) {
 	seen := child.seen
 	switch {
@@ -131,15 +131,15 @@ func (c *call) apply(ctx context.Context, child *child) {
 			child.needsParent = true
 			return
 		}
-		operation, more = decision.Next(c.performOn(ctx, child, operation))
+		operation, more = decision.Next(c.performAndRecord(ctx, child, operation))
 	}
 	child.seen = decide.Seen{}
 	verdict := decision.Verdict()
 	if verdict.Object != nil {
 		verdict.Object = c.written(child, verdict.Object)
 	}
-	if verdict.Doomed != nil {
-		pending := pendingChild(c.doomed(inventory.Entry{Kind: child.kind}, child.id.GVR, verdict.Doomed))
+	if verdict.Terminating != nil {
+		pending := pendingChild(c.doomed(inventory.Entry{Kind: child.kind}, child.id.GVR, verdict.Terminating))
 		if !verdict.IsOwned {
 			pending.Annotations = child.desired.Template.GetAnnotations()
 		}
@@ -149,7 +149,8 @@ func (c *call) apply(ctx context.Context, child *child) {
 	recorded(ctx)
 }
 
-// begin begins the decision about a child. recorded passes the decision to Config.RecordDecision, once it has a verdict.
+// begin begins the decision about a child. recorded passes the decision to Config.RecordDecision, once it has a
+// verdict.
 func (c *call) begin(child *child, seen decide.Seen) (_ decision, recorded func(context.Context)) {
 	facts, now := c.facts(child), time.Now()
 	if c.config.RecordDecision == nil || c.planner != nil {
@@ -177,9 +178,9 @@ type decision interface {
 	Stop()
 }
 
-// performOn performs an operation of a decision about a desired child, and records what it has shown or changed, so that
-// a lagging cache does not hide it.
-func (c *call) performOn(ctx context.Context, child *child, operation decide.Operation) decide.Answer {
+// performAndRecord performs an operation of a decision about a desired child, and records what it has shown or changed,
+// so that a lagging cache does not hide it.
+func (c *call) performAndRecord(ctx context.Context, child *child, operation decide.Operation) decide.Answer {
 	answer := c.perform(ctx, target{child.id, child.kind, child.seen.Object}, operation)
 	log := logr.FromContextOrDiscard(ctx).WithValues("child", child.id.String())
 	switch kind := operation.Kind; {
@@ -194,7 +195,7 @@ func (c *call) performOn(ctx context.Context, child *child, operation decide.Ope
 	default:
 		c.written(child, answer.Object)
 		switch kind {
-		case decide.ChangeOwners:
+		case decide.SetManagedFields:
 			log.Info("Repaired the managed fields of a child", keyReason, operation.Reason, "items", operation.Items)
 		case decide.HandOver:
 			log.Info("Handed over a contested field of a child", "field", operation.Field, "manager", operation.Manager)

@@ -1,6 +1,7 @@
 package children
 
 import (
+	"context"
 	"maps"
 	"sync"
 	"time"
@@ -85,7 +86,16 @@ func (e *parentEntry) pollInterval() time.Duration {
 	return min(max(time.Since(e.waitStarted), minPollInterval), maxPollInterval)
 }
 
-// clone returns a copy, for a call that writes nothing.
+// copyOf returns a copy of the entry of a parent, for a call that writes nothing.
+func (r *Reconciler) copyOf(ctx context.Context, parent dynamiccontroller.ObjectIdentifiers) *parentEntry {
+	entry, has := r.memory.caches.For(ctx).forHistory(dynamiccontroller.HistoryOf(ctx)).parents.Load(parent)
+	if !has {
+		return &parentEntry{children: map[childID]*decide.Known{}}
+	}
+	return entry.(*parentEntry).clone(time.Now())
+}
+
+// clone returns a copy.
 func (e *parentEntry) clone(now time.Time) *parentEntry {
 	clone := &parentEntry{
 		inventory: e.inventory, written: e.written, waitStarted: e.waitStarted, namespace: e.namespace, witness: e.witness,

@@ -45,8 +45,8 @@ type deletion struct {
 	postponed  bool                                      // whether a later call must delete pending children
 }
 
-// doomed returns an object as a child that must be deleted. Its stage is limited to that of the inventory entry, because
-// users who can create an object can set any stage.
+// doomed returns an object as a child that must be deleted. Its stage is limited to that of the inventory entry,
+// because users who can create an object can set any stage.
 func (d *deletion) doomed(
 	entry inventory.Entry, gvr schema.GroupVersionResource, object *unstructured.Unstructured,
 ) decide.Doomed {
@@ -84,13 +84,13 @@ func (d *deletion) deleteInOrder(ctx context.Context, doomed []decide.Doomed) er
 		answer, tried := d.deleted[child.Key]
 		if !tried {
 			err := d.delete(ctx, target{id, child.Kind, child.Object}, false)
-			answer = decide.Deleting{Err: err, Unanswered: isUnanswered(err), At: time.Now()}
+			answer = decide.Deleting{Err: err, Unanswered: isUnanswered(err) || ctx.Err() != nil, At: time.Now()}
 			d.deleted[child.Key] = answer
 			if !d.rules.IsExpected(child, answer) {
 				errs = append(errs, answer.Err)
 			}
 		}
-		d.leaveBehind(id, child.Kind, answer.Err)
+		d.leaveBehind(id, child.Kind, answer.Err, answer.At)
 		child, more = ending.Next(answer)
 	}
 	d.pending = nil // doomed usually includes the pending children
@@ -110,7 +110,7 @@ func isUnanswered(err error) bool {
 // delete deletes an object if it is still a child of the parent. If the parent no longer exists, the object must be a
 // child of exactly this parent.
 func (d *deletion) delete(ctx context.Context, child target, parentIsGone bool) error {
-	d.cache.deleted(child.id)
+	d.entry.deleted(child.id)
 	verdict := d.remove(ctx, child, decide.BeginDeletion(d.rules, child.object, parentIsGone, time.Now()))
 	if verdict.Outcome == decide.Vanished {
 		d.own.recordDeleted(child.id, child.object)
@@ -164,7 +164,9 @@ func (d *deletion) prune(ctx context.Context) error {
 // undesired returns the children of a kind that are not desired, and the part of the kind's inventory entry that is
 // still needed. The entry is reduced only after the children have been listed from the API server. If the error wraps
 // ErrNewerFormat, a child cannot be identified, the entry is needed as it is, and the others are returned as well.
-func (d *deletion) undesired(ctx context.Context, entry inventory.Entry) (doomed []decide.Doomed, left inventory.Inventory, err error) {
+func (d *deletion) undesired(
+	ctx context.Context, entry inventory.Entry,
+) (doomed []decide.Doomed, left inventory.Inventory, err error) {
 	needed := d.desired.namespaces[entry.Kind].Clone()
 	mapping, isUnreachable := d.desired.mappings[entry.Kind], d.isUnreachable(entry)
 	if isUnreachable {
@@ -297,7 +299,7 @@ func (d *deletion) deleteDependents(ctx context.Context, all bool) (left bool, e
 			mapping, _ = d.config.Mapper.RESTMapping(entry.Kind, entry.Version)
 		}
 		gvr, children, err := d.listKind(ctx, entry, mapping)
-		if err != nil && !d.leaveBehind(dynamiccontroller.ObjectIdentifiers{GVR: gvr}, entry.Kind, err) {
+		if err != nil && !d.leaveBehind(dynamiccontroller.ObjectIdentifiers{GVR: gvr}, entry.Kind, err, time.Now()) {
 			errs = append(errs, fmt.Errorf("clean up %s: children of kind %s: %w", d.id, entry.Kind, err))
 		}
 		for _, object := range children {
@@ -399,5 +401,5 @@ func (d *deletion) existingChild(
 
 // errPending returns the error for the children that the call waits for.
 func (d *deletion) errPending() error {
-	return &pendingError{d.pending, dynamiccontroller.RequeueAfter(d.cache.pollInterval())}
+	return &pendingError{d.pending, dynamiccontroller.RequeueAfter(d.entry.pollInterval())}
 }

@@ -130,7 +130,7 @@ func (c *call) newChild(desired *desire.Child) *child {
 	if desired.Mapping != nil {
 		d.id.GVR = desired.Mapping.Resource
 	}
-	d.known, d.result = c.cache.child(d.id), d.newResult()
+	d.known, d.result = c.entry.child(d.id), d.newResult()
 	return d
 }
 

@@ -33,10 +33,10 @@
 //
 // # Plans
 //
-// [Reconciler.Plan] returns what Reconcile would do, without a write: the operations in their order, each with its reason,
-// its preconditions, what it may destroy, and the fields that change. With [PlanOptions].DryRun, the API server validates
-// the children, calls admission and adds defaults. An operation that depends on what the API server makes of an earlier
-// one is marked.
+// [Reconciler.Plan] returns what Reconcile would do, without a write: the operations in their order, each with its
+// reason, its preconditions, what it may destroy, and the fields that change. With [PlanOptions].DryRun, the API server
+// validates the children, calls admission and adds defaults. An operation that depends on what the API server makes of
+// an earlier one is marked.
 //
 // # Apply
 //

@@ -203,7 +203,9 @@ func TestReconcile_RecordsNamespacesWhileTheyHaveChildren(t *testing.T) {
 
 func TestRecorded(t *testing.T) {
 	reconciler, parent := newReconciler(t, Config{Client: newFakeServer()}), newWidget()
-	parent.SetAnnotations(map[string]string{reconciler.names.Inventory(): "ConfigMap=v1/configmaps:0@far,Pod=v1/pods:0@near"})
+	parent.SetAnnotations(map[string]string{
+		reconciler.names.Inventory(): "ConfigMap=v1/configmaps:0@far,Pod=v1/pods:0@near",
+	})
 	for namespace, want := range map[string]bool{"default": true, "far": true, "": true, "near": false} {
 		if got := reconciler.Recorded(parent)(configMapKind.GroupKind, namespace); got != want {
 			t.Errorf("%q: got %t", namespace, got)

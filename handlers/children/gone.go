@@ -80,7 +80,7 @@ func (r *Reconciler) deleteWritten(
 				return fmt.Errorf("delete the children of %s, which is gone: %w", id, err)
 			}
 		}
-		if err := r.newCall(ctx, id, parent, as).deleteWrittenChildren(ctx, memory); err != nil {
+		if err := r.newCall(ctx, id, parent, as, r.entryOf(ctx, id)).deleteWrittenChildren(ctx, memory); err != nil {
 			return fmt.Errorf("delete the children of %s, which is gone: %w", id, err)
 		}
 	}
@@ -144,7 +144,9 @@ func (w *witnessing) wasOrphaned(ctx context.Context) (bool, error) {
 
 // deleteWrittenChild deletes a recorded child, or removes its mark if it is orphaned. It reports whether the child
 // existed.
-func (d *deletion) deleteWrittenChild(ctx context.Context, child writtenChild, orphaned bool) (existed bool, err error) {
+func (d *deletion) deleteWrittenChild(
+	ctx context.Context, child writtenChild, orphaned bool,
+) (existed bool, err error) {
 	mapping, err := d.config.Mapper.RESTMapping(child.kind, child.id.GVR.Version)
 	if meta.IsNoMatchError(err) {
 		mapping, err = d.config.Mapper.RESTMapping(child.kind)

@@ -23,8 +23,8 @@ import (
 var ErrInventoryFull = errors.New("the annotation of the parent that lists the kinds and namespaces of its children " +
 	"is full; divide the children among several parents")
 
-// ledger keeps what the parent records about its children: their kinds and namespaces, the finalizer, and the annotation
-// of the witness.
+// ledger keeps what the parent records about its children: their kinds and namespaces, the finalizer, and the
+// annotation of the witness.
 type ledger struct {
 	*observer
 	desired      *desiredSet
@@ -52,8 +52,8 @@ func (l *ledger) inventoryRoom(parent metav1.Object) int {
 func (l *ledger) inventoryOf(
 	parent *unstructured.Unstructured, accept func(schema.GroupKind) bool,
 ) (accepted, others inventory.Inventory) {
-	if l.cache.written.IsAfter(parent, time.Now()) {
-		return l.cache.inventory.Filter(accept), nil
+	if l.entry.written.IsAfter(parent, time.Now()) {
+		return l.entry.inventory.Filter(accept), nil
 	}
 	if text := parent.GetAnnotations()[l.names.Inventory()]; text != l.parsed.text {
 		l.parsed = parsedInventory{text: text, entries: inventory.Parse(text)}
@@ -73,7 +73,8 @@ type parsedInventory struct {
 // changed since it was read. Without this check, an inventory computed from an outdated parent would lose entries that
 // were added in the meantime. The result gone is true if the parent is being deleted or no longer exists.
 func (l *ledger) changeParent(
-	ctx context.Context, parent *unstructured.Unstructured, finalize bool, change func(inventory.Inventory) inventory.Inventory,
+	ctx context.Context, parent *unstructured.Unstructured, finalize bool,
+	change func(inventory.Inventory) inventory.Inventory,
 ) (gone bool, err error) {
 	parents := l.parents(l.id)
 	err = patch.RetryOnConflict(ctx, parents, parent, func(current *unstructured.Unstructured) error {
@@ -110,7 +111,7 @@ func (l *ledger) changeParent(
 		}
 		updateMetadata(parent, written)
 		l.parentExists = written.GetDeletionTimestamp() == nil
-		l.recorded, l.cache.inventory, l.cache.written = next, next, decide.VersionOf(written, time.Now())
+		l.recorded, l.entry.inventory, l.entry.written = next, next, decide.VersionOf(written, time.Now())
 		return nil
 	})
 	if patch.IsGone(err) {
@@ -127,7 +128,7 @@ func (l *ledger) writeParent(
 	ctx context.Context, current *unstructured.Unstructured, metadata map[string]any,
 ) (*unstructured.Unstructured, error) {
 	if l.planner != nil {
-		return l.planner.changeParent(l.id, current, l.names, metadata), nil
+		return l.planner.changeParent(l.id, current, metadata), nil
 	}
 	return patch.Metadata(ctx, l.parents(l.id), current, l.config.Name, metadata)
 }

@@ -35,10 +35,13 @@ func checkRoute(gvr schema.GroupVersionResource, namespaced bool) error {
 	return nil
 }
 
-// leaveBehind records children of a parent that is being deleted if the request that returned err is not supported. It
+// leaveBehind records children of a parent that is being deleted if the request that returned err at a time is not
+// supported. It
 // reports whether the deletion of the parent can continue without them.
-func (d *deletion) leaveBehind(id dynamiccontroller.ObjectIdentifiers, kind schema.GroupKind, err error) bool {
-	if d.parent.GetDeletionTimestamp() == nil || !d.rules.IsUnsupported(err, time.Now()) {
+func (d *deletion) leaveBehind(
+	id dynamiccontroller.ObjectIdentifiers, kind schema.GroupKind, err error, at time.Time,
+) bool {
+	if d.parent.GetDeletionTimestamp() == nil || !d.rules.IsUnsupported(err, at) {
 		return false
 	}
 	d.recordLeft(LeftBehind{id, kind, err})

@@ -74,7 +74,8 @@ func TestReconcile_DeletionContinuesWithoutChildrenThatTheServerCannotListOrDele
 			if (err == nil) != (c.left != nil) || !slices.Equal(left, c.left) {
 				t.Errorf("got %q, %v; want %q", left, err, c.left)
 			}
-			if kept := slices.Contains(getParent(t, server).GetFinalizers(), reconciler.names.Finalizer()); kept != (c.left == nil) {
+			finalizers := getParent(t, server).GetFinalizers()
+			if kept := slices.Contains(finalizers, reconciler.names.Finalizer()); kept != (c.left == nil) {
 				t.Errorf("the parent has the finalizer: %t", kept)
 			}
 		})
@@ -171,7 +172,8 @@ func TestReconcile_DeletionContinuesWithoutTypesWithAmbiguousPaths(t *testing.T)
 	_, err = reconciler.Reconcile(t.Context(), first, parent, Desired{
 		LeftBehind: func(_ context.Context, all []LeftBehind) error { left = all; return nil },
 	})
-	if err != nil || len(left) != 1 || !errors.Is(left[0].Err, decide.ErrMisrouted) || left[0].Kind != watches.GroupKind() {
+	if err != nil || len(left) != 1 || !errors.Is(left[0].Err, decide.ErrMisrouted) ||
+		left[0].Kind != watches.GroupKind() {
 		t.Errorf("got %+v, %v", left, err)
 	}
 	if finalizers := getParent(t, server).GetFinalizers(); len(finalizers) > 0 {

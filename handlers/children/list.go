@@ -102,7 +102,7 @@ func (o *observer) keepChildren(
 			return nil
 		}
 		*own = append(*own, object)
-		if o.config.Reserve == nil {
+		if o.config.Reserve == nil || o.isPlan {
 			return nil
 		}
 		return o.config.Reserve(ctx, object)

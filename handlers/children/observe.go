@@ -17,17 +17,18 @@ import (
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 )
 
-// observer reads children, their parent and its namespace, from the cache or from the API server. It decides nothing and
-// writes nothing.
+// observer reads children, their parent and its namespace, from the cache or from the API server. It decides nothing
+// and writes nothing.
 type observer struct {
 	*Reconciler
 	rules        *decide.Parent // decides about the children of the parent
 	as           Identity
-	cache        *parentEntry
+	entry        *parentEntry
 	own          *ownWrites
 	id           dynamiccontroller.ObjectIdentifiers
 	parent       *unstructured.Unstructured
 	namespaceUID func() (types.UID, error)
+	isPlan       bool     // whether nothing is kept and written
 	noNamespace  bool     // whether the parent's namespace cannot be read
 	ignored      []string // apparent children in namespaces that are not in the inventory
 }
@@ -117,14 +118,14 @@ func (o *observer) witnessName() string {
 // result is empty if the Reconciler cannot read the namespace. It is called at most once per call, see
 // call.namespaceUID.
 func (o *observer) readNamespaceUID(ctx context.Context) (types.UID, error) {
-	if o.cache.namespace.parent == o.parent.GetUID() {
-		return o.cache.namespace.uid, nil
+	if o.entry.namespace.parent == o.parent.GetUID() {
+		return o.entry.namespace.uid, nil
 	}
 	namespace, err := o.readNamespace(ctx)
 	if err != nil || namespace == nil {
 		return "", err
 	}
-	o.cache.namespace = namespaceOfParent{parent: o.parent.GetUID(), uid: namespace.GetUID()}
+	o.entry.namespace = namespaceOfParent{parent: o.parent.GetUID(), uid: namespace.GetUID()}
 	return namespace.GetUID(), nil
 }
 

@@ -19,7 +19,7 @@ type target struct {
 	object *unstructured.Unstructured // nil if it did not exist
 }
 
-// perform performs an operation.
+// perform performs an operation, except MayCreate, which apply handles.
 func (d *deletion) perform(ctx context.Context, target target, operation decide.Operation) (answer decide.Answer) {
 	switch operation.Kind {
 	case decide.ReadParent:

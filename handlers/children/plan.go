@@ -7,10 +7,15 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
-	"time"
+
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -23,34 +28,36 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children/internal/act"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
+	"github.com/dynamic-controller/engine/handlers/children/internal/desire"
 )
 
 // Action is what an operation of a [Plan] does.
 type Action string
 
-// The actions. Each of them is one request.
+// The actions. Each of them is one request, with two exceptions: AddFinalizer and RecordKinds that follow each other
+// are one request, and Wait is none.
 const (
-	ActionRecordKinds        Action = "RecordKinds"        // to the parent: the kinds and namespaces of its children
-	ActionAddFinalizer       Action = "AddFinalizer"       // to the parent
-	ActionRemoveFinalizer    Action = "RemoveFinalizer"    // from the parent, after which it is gone
-	ActionCreateWitness      Action = "CreateWitness"      // the ConfigMap that shows how the parent is deleted
-	ActionDeleteWitness      Action = "DeleteWitness"      // the ConfigMap is no longer needed
-	ActionCreate             Action = "Create"             // an object that does not exist
-	ActionApply              Action = "Apply"              // to the child
-	ActionAdopt              Action = "Adopt"              // apply to an object that becomes a child
-	ActionTransferOwnership  Action = "TransferOwnership"  // of fields of the child, in its managedFields
-	ActionHandOver           Action = "HandOver"           // a field of the child, to another field manager
-	ActionRemoveOwner        Action = "RemoveOwner"        // from a retained child
-	ActionRemoveConfirmation Action = "RemoveConfirmation" // from a child that was restored
-	ActionRelease            Action = "Release"            // a child that is kept although its parent is deleted
-	ActionDelete             Action = "Delete"             // an object
-	ActionWait               Action = "Wait"               // no request: something must happen first
+	ActionRecordKinds          Action = "RecordKinds"          // to the parent: kinds, namespaces, the witness
+	ActionAddFinalizer         Action = "AddFinalizer"         // to the parent
+	ActionRemoveFinalizer      Action = "RemoveFinalizer"      // from the parent, after which it is gone
+	ActionCreateWitness        Action = "CreateWitness"        // the ConfigMap that shows how the parent is deleted
+	ActionDeleteWitness        Action = "DeleteWitness"        // the ConfigMap is no longer needed
+	ActionCreate               Action = "Create"               // an object that does not exist
+	ActionApply                Action = "Apply"                // to the child
+	ActionAdopt                Action = "Adopt"                // apply to an object that becomes a child
+	ActionTransferOwnership    Action = "TransferOwnership"    // of fields of the child, in its managedFields
+	ActionHandOver             Action = "HandOver"             // a field of the child, to another field manager
+	ActionRemoveOwnerReference Action = "RemoveOwnerReference" // from a retained child
+	ActionRemoveConfirmation   Action = "RemoveConfirmation"   // from a child that was restored
+	ActionRelease              Action = "Release"              // a child that is kept although its parent is deleted
+	ActionDelete               Action = "Delete"               // an object
+	ActionWait                 Action = "Wait"                 // no request: something must happen first
 )
 
 // Plan is what Reconcile would do.
 type Plan struct {
-	// Operations are in the order in which Reconcile would perform them. Within a stage, Reconcile performs those for
-	// different children at the same time.
+	// Operations are in the order in which Reconcile would perform them, followed by the waits. Within a stage, Reconcile
+	// performs those for different children at the same time.
 	Operations []PlannedOperation
 	// Result is what Reconcile would return. Unless the API server has shown it in a dry run, a child that would be
 	// written has no reason, such as StoredDifferently, and its Object is assumed.
@@ -63,14 +70,16 @@ type PlannedOperation struct {
 	// ObjectIdentifiers identifies the object that is written: a child, the parent or the witness.
 	dynamiccontroller.ObjectIdentifiers
 	Kind schema.GroupKind
-	// Reason says why the operation is needed.
+	// Reason says why the operation is needed, for readers. Unlike ChildResult.Reason, it is not for programs.
 	Reason string
-	// UID and ResourceVersion are the preconditions of the request. They are empty for an object that does not exist.
+	// UID and ResourceVersion are the preconditions of the request. They are empty for an object that does not exist, and
+	// the ResourceVersion is empty if an earlier operation changes the object.
 	UID             types.UID
 	ResourceVersion string
 	// Destroys says what cannot be restored afterwards. It is empty for most operations.
 	Destroys string
-	// Changes lists the fields of the child that change. The values of Secrets are left out.
+	// Changes lists the fields of the child that change. Without a dry run, it lacks fields that leave the child. For
+	// Secrets, it has only the names of the changed fields, and the values of labels.
 	Changes []FieldChange
 	// Err is how the API server refuses the operation in a dry run, or nil.
 	Err error
@@ -81,7 +90,7 @@ type PlannedOperation struct {
 
 // FieldChange is a field that changes. Lists are compared as a whole.
 type FieldChange struct {
-	// Field is the path of the field, such as "spec.replicas".
+	// Field is the path of the field, such as spec.replicas or metadata.labels["example.com/app"].
 	Field string
 	// From and To are the values, or nil if the field does not exist. They are nil for Secrets.
 	From, To any
@@ -89,30 +98,31 @@ type FieldChange struct {
 
 // PlanOptions configures [Reconciler.Plan].
 type PlanOptions struct {
-	// DryRun asks the API server, with dry runs, what it would store. It then also validates the children, calls
-	// admission, and shows defaults. By default, the result of a write is assumed to be what is applied.
+	// DryRun asks the API server, with dry runs, what it would store. It then validates the children, calls admission, and
+	// shows defaults and removed fields. A child in a namespace that does not exist yet is not validated. By default, the
+	// result of a write is assumed: what is applied is merged into the object, and lists are replaced as a whole.
 	DryRun bool
 }
 
 // Plan returns what Reconcile would do for a parent now. It writes nothing, and changes neither the parent nor what the
-// Reconciler remembers. Plan uses the same decisions as Reconcile. It reads what Reconcile would read: mostly from the
-// cache, and from the API server where the cache does not suffice.
+// Reconciler remembers. Plan uses the same decisions as Reconcile. It reads what Reconcile would read, and also the
+// objects that it plans to create, because the cache can lack objects that are not children. It calls neither
+// Config.Reserve nor Desired.LeftBehind.
 //
 // A plan describes the next call of Reconcile only. For example, it contains the deletions of the last stage, and those
 // of earlier stages follow once these objects are gone. Children of an earlier parent with the same name, which this
-// run must still delete, are not included. The error is that of Reconcile.
+// run must still delete, are not included. The error is that of Reconcile, with the assumptions of the plan.
+//
+// Plan must be called like Reconcile: with the context of a handler for the parent, and never at the same time as
+// another method for the same parent. Elsewhere, use a Reconciler of its own, which does not know what the run
+// remembers.
 func (r *Reconciler) Plan(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, desired Desired,
 	options PlanOptions,
 ) (Plan, error) {
 	ctx = logr.NewContext(ctx, logr.Discard())
-	c := r.newCall(ctx, id, parent.DeepCopy(), desired.As)
-	c.cache = c.cache.clone(time.Now())
-	if c.as.Cache != nil {
-		c.own = &c.cache.own
-	}
-	c.planner = &planner{dryRun: options.DryRun, objects: map[childID]planned{},
-		seen: map[childID]*unstructured.Unstructured{}}
+	c := r.newCall(ctx, id, parent.DeepCopy(), desired.As, r.copyOf(ctx, id))
+	c.planner, c.isPlan = newPlanner(options), true
 	result, err := c.reconcile(ctx, desired)
 	for i, child := range result.Children {
 		if child.IsApplied() && c.planner.objects[child.ObjectIdentifiers].isAssumed { // only the API server shows a reason
@@ -177,6 +187,12 @@ func (p *planner) set(id childID, object planned) {
 	p.objects[id] = object
 }
 
+func newPlanner(options PlanOptions) *planner {
+	return &planner{
+		dryRun: options.DryRun, objects: map[childID]planned{}, seen: map[childID]*unstructured.Unstructured{},
+	}
+}
+
 // perform plans an operation about a child.
 func (p *planner) perform(
 	ctx context.Context, child act.Child, target target, operation decide.Operation,
@@ -187,16 +203,26 @@ func (p *planner) perform(
 	case !operation.Kind.IsWrite() && isPlanned:
 		return decide.Answer{Object: now.object.DeepCopy(), Err: assumedError(operation)}
 	case !operation.Kind.IsWrite():
-		answer := child.Do(ctx, operation)
-		if operation.Kind == decide.Read && answer.Err == nil {
-			p.saw(child.ID, answer.Object)
+		return p.observe(ctx, child, operation)
+	case operation.Kind == decide.Create && !isPlanned && !p.dryRun:
+		existing := p.observe(ctx, child, decide.Operation{Kind: decide.Read})
+		if existing.Err == nil && existing.Object != nil {
+			existing.Err = apierrors.NewConflict(child.ID.GVR.GroupResource(), child.ID.Name(), errors.New("it exists"))
 		}
-		return answer
+		if existing.Err != nil {
+			return decide.Answer{Err: existing.Err}
+		}
 	}
 	step := PlannedOperation{
 		Action: actionOf(operation), ObjectIdentifiers: child.ID, Kind: target.kind, Reason: string(operation.Reason),
 		UID: operation.UID, ResourceVersion: operation.ResourceVersion, Destroys: destroys(operation),
-		KnownAfterApply: now.isAssumed,
+		KnownAfterApply: isPlanned || p.isPlannedNamespace(child.ID.Namespace()),
+	}
+	if operation.Kind == decide.Apply {
+		step.UID, step.ResourceVersion = operation.Object.GetUID(), operation.Object.GetResourceVersion()
+	}
+	if isPlanned {
+		step.ResourceVersion = ""
 	}
 	answer, isAssumed := p.answer(ctx, child, before, operation, isPlanned)
 	if step.Err = answer.Err; answer.Err == nil {
@@ -204,33 +230,55 @@ func (p *planner) perform(
 		p.set(child.ID, planned{answer.Object, isAssumed})
 		answer.Object = answer.Object.DeepCopy()
 	}
-	if step.Action == ActionApply || step.Action == ActionAdopt {
-		step.UID, step.ResourceVersion = operation.Object.GetUID(), operation.Object.GetResourceVersion()
-	}
 	p.record(step)
 	return answer
 }
 
-// answer returns what comes of a write, and whether this is only assumed.
+// observe performs an operation that only observes, and remembers the object that it reads.
+func (p *planner) observe(ctx context.Context, child act.Child, operation decide.Operation) decide.Answer {
+	answer := child.Do(ctx, operation)
+	if operation.Kind == decide.Read && answer.Err == nil {
+		p.saw(child.ID, answer.Object)
+	}
+	return answer
+}
+
+// answer returns the result of a write, and whether it is only assumed.
 func (p *planner) answer(
 	ctx context.Context, child act.Child, before *unstructured.Unstructured, operation decide.Operation, isPlanned bool,
 ) (answer decide.Answer, isAssumed bool) {
+	if p.dryRun && !isPlanned && !p.isPlannedNamespace(child.ID.Namespace()) {
+		child.DryRun = true
+		answer = child.Do(ctx, operation)
+		if answer.Err == nil && answer.Object != nil && before != nil && !isSame(before, answer.Object) {
+			answer.Object = merged(answer.Object, nil) // a dry run does not change the version
+		}
+		return answer, operation.Kind == decide.Delete
+	}
 	switch operation.Kind {
 	case decide.Delete:
-		return decide.Answer{}, false
+		return decide.Answer{}, true
 	case decide.Create, decide.Apply:
-		if p.dryRun && !isPlanned {
-			try := operation
-			try.Kind = decide.TryApply
-			answer = child.Do(ctx, try)
-			if answer.Err == nil && before != nil && !reflect.DeepEqual(answer.Object.Object, before.Object) {
-				answer.Object = merged(answer.Object, nil) // a dry run does not change the version
-			}
-			return answer, false
-		}
 		return decide.Answer{Object: merged(before, operation.Object.Object)}, true
 	}
 	return decide.Answer{Object: merged(before, operation.Patch)}, true
+}
+
+// isPlannedNamespace reports whether the plan creates or deletes a namespace.
+func (p *planner) isPlannedNamespace(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, isPlanned := p.objects[identify(corev1.SchemeGroupVersion.WithResource("namespaces"), "", name)]
+	return isPlanned
+}
+
+// isSame compares an object with what a dry run returned. A cache can leave out the managedFields.
+func isSame(before, after *unstructured.Unstructured) bool {
+	if before.GetManagedFields() == nil {
+		after = after.DeepCopy()
+		after.SetManagedFields(nil)
+	}
+	return reflect.DeepEqual(before.Object, after.Object)
 }
 
 // assumedError returns the error of an observation that cannot be made before the plan is carried out.
@@ -283,18 +331,20 @@ func actionOf(operation decide.Operation) Action {
 			return ActionAdopt
 		}
 		return ActionApply
-	case decide.ChangeOwners:
+	case decide.SetManagedFields:
 		return ActionTransferOwnership
 	case decide.HandOver:
 		return ActionHandOver
-	case decide.RemoveOwner:
-		return ActionRemoveOwner
-	case decide.RemoveConfirmed:
+	case decide.RemoveOwnerReference:
+		return ActionRemoveOwnerReference
+	case decide.RemoveConfirmation:
 		return ActionRemoveConfirmation
 	case decide.RemoveMark:
 		return ActionRelease
-	default:
+	case decide.Delete:
 		return ActionDelete
+	default:
+		return Action(operation.Kind.String())
 	}
 }
 
@@ -303,7 +353,7 @@ func destroys(operation decide.Operation) string {
 	switch operation.Kind {
 	case decide.Delete:
 		return "the object, with what it holds, and its dependents"
-	case decide.ChangeOwners:
+	case decide.SetManagedFields:
 		if operation.Items > 0 {
 			return fmt.Sprintf("%d items of lists, which the next apply removes", operation.Items)
 		}
@@ -321,11 +371,14 @@ func changesOf(kind schema.GroupKind, before, after *unstructured.Unstructured) 
 		from = before.Object
 	}
 	changes = fieldChanges("", from, after.Object)
-	if kind == (schema.GroupKind{Kind: "Secret"}) { // the keys can be secret, too
+	if kind == desire.SecretKind.GroupKind() { // keys and annotations can be secret, too
 		for i := range changes {
 			field, _, _ := strings.Cut(changes[i].Field, ".")
-			if field != "metadata" {
+			switch {
+			case field != "metadata":
 				changes[i] = FieldChange{Field: field}
+			case strings.HasPrefix(changes[i].Field, "metadata.annotations"):
+				changes[i] = FieldChange{Field: "metadata.annotations"}
 			}
 		}
 		changes = slices.CompactFunc(changes, func(a, b FieldChange) bool { return a.Field == b.Field })
@@ -349,10 +402,7 @@ func fieldChanges(path string, from, to map[string]any) (changes []FieldChange) 
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		at := name
-		if path != "" {
-			at = path + "." + name
-		}
+		at := below(path, name)
 		before, isMap := from[name].(map[string]any)
 		after, isAlsoMap := to[name].(map[string]any)
 		switch {
@@ -366,6 +416,20 @@ func fieldChanges(path string, from, to map[string]any) (changes []FieldChange) 
 	return changes
 }
 
+// below returns the path of a field of the object at a path.
+func below(path, name string) string {
+	switch isPlain := plainName.MatchString(name); {
+	case !isPlain:
+		return path + "[" + strconv.Quote(name) + "]"
+	case path == "":
+		return name
+	}
+	return path + "." + name
+}
+
+// plainName matches names that need no quotes.
+var plainName = regexp.MustCompile(`^[-_A-Za-z0-9]+$`)
+
 func copied(value any) any {
 	if value == nil {
 		return nil
@@ -375,29 +439,33 @@ func copied(value any) any {
 
 // changeParent plans a change of the parent's metadata, and returns the parent as it would be.
 func (p *planner) changeParent(
-	id childID, parent *unstructured.Unstructured, names decide.Names, metadata map[string]any,
+	id childID, parent *unstructured.Unstructured, metadata map[string]any,
 ) *unstructured.Unstructured {
 	step := PlannedOperation{
 		ObjectIdentifiers: id, Kind: parent.GroupVersionKind().GroupKind(), UID: parent.GetUID(),
 		ResourceVersion: parent.GetResourceVersion(),
 	}
-	annotations, _ := metadata["annotations"].(map[string]any)
+	if _, isPlanned := p.objects[id]; isPlanned {
+		step.ResourceVersion, step.KnownAfterApply = "", true
+	}
 	if _, adds := metadata["finalizers"]; adds {
 		step.Action, step.Reason = ActionAddFinalizer, "Kubernetes does not delete all children with the parent"
 		p.record(step)
 	}
-	if _, changes := annotations[names.Inventory()]; changes {
+	if annotations, _ := metadata["annotations"].(map[string]any); len(annotations) > 0 {
 		step.Action, step.Reason = ActionRecordKinds, "children are found by the kinds that the parent lists"
 		p.record(step)
 	}
-	return merged(parent, map[string]any{"metadata": metadata})
+	now := merged(parent, map[string]any{"metadata": metadata})
+	p.set(id, planned{now, true})
+	return now
 }
 
 // asJSON returns a patch with the types into which JSON is decoded.
 func asJSON(patch map[string]any) (result map[string]any) {
 	data, err := json.Marshal(patch)
 	if err == nil {
-		err = json.Unmarshal(data, &result)
+		err = utiljson.Unmarshal(data, &result) // integers stay int64
 	}
 	if err != nil {
 		panic(fmt.Sprintf("a patch that cannot be encoded: %v", err)) // it was made of JSON

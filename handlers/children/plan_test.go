@@ -3,6 +3,7 @@ package children
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,11 +11,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
+	"github.com/dynamic-controller/engine/handlers/children/internal/desire"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
@@ -192,23 +197,7 @@ func TestPlan_IsWhatReconcileWrites(t *testing.T) {
 			names := []string{"a", "b", "c", "d"}
 			fakeserver.InRun(t, func(ctx context.Context) {
 				for range 12 {
-					var desired Desired
-					for range random.IntN(3) + 1 {
-						desired.Stages = append(desired.Stages, nil)
-					}
-					for _, name := range names {
-						stage := random.IntN(len(desired.Stages) + 1)
-						if stage == len(desired.Stages) {
-							continue
-						}
-						object := newConfigMap(name, fmt.Sprint(random.IntN(3)))
-						if random.IntN(4) == 0 {
-							object.SetNamespace("other")
-						}
-						desired.Stages[stage] = append(desired.Stages[stage], Child{
-							Object: object, Adopt: random.IntN(3) == 0, Retain: random.IntN(8) == 0,
-						})
-					}
+					desired := randomDesired(random, names)
 					disturb(ctx, t, server, random, names)
 					if random.IntN(6) == 0 {
 						server.reconciler = newReconciler(t, config) // another process
@@ -233,6 +222,25 @@ func replay(t *testing.T, recorded []byte) {
 	if err := decision.Replay(); err != nil {
 		t.Errorf("%v:\n%s", err, recorded)
 	}
+}
+
+// randomDesired returns some of the config maps with the given names, in up to three stages.
+func randomDesired(random *rand.Rand, names []string) (desired Desired) {
+	desired.Stages = make([][]Child, random.IntN(3)+1)
+	for _, name := range names {
+		stage := random.IntN(len(desired.Stages) + 1)
+		if stage == len(desired.Stages) {
+			continue
+		}
+		object := newConfigMap(name, fmt.Sprint(random.IntN(3)))
+		if random.IntN(4) == 0 {
+			object.SetNamespace("other")
+		}
+		desired.Stages[stage] = append(desired.Stages[stage], Child{
+			Object: object, Adopt: random.IntN(3) == 0, Retain: random.IntN(8) == 0,
+		})
+	}
+	return desired
 }
 
 // disturb changes an object as another client does.
@@ -271,10 +279,91 @@ func TestPlan_LeavesOutSecrets(t *testing.T) {
 		object := newObject("v1", "Secret", "default", "s")
 		object.Object["data"] = map[string]any{"password": value, "key-" + value: value}
 		object.SetLabels(map[string]string{"app": value})
+		object.SetAnnotations(map[string]string{"copy": value})
 		return object
 	}
-	want := []FieldChange{{Field: "data"}, {Field: "metadata.labels.app", From: "old", To: "new"}}
-	if diff := cmp.Diff(want, changesOf(secretKind.GroupKind(), secret("old"), secret("new"))); diff != "" {
+	want := []FieldChange{
+		{Field: "data"}, {Field: "metadata.annotations"}, {Field: "metadata.labels.app", From: "old", To: "new"},
+	}
+	if diff := cmp.Diff(want, changesOf(desire.SecretKind.GroupKind(), secret("old"), secret("new"))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// The cache holds only children. An object of another owner, which it lacks, must not be planned as a new one.
+func TestPlan_ReadsWhatTheCacheLacks(t *testing.T) {
+	for adopt, want := range map[bool]string{
+		false: "RecordKinds Widget first", true: "RecordKinds Widget first\nAdopt ConfigMap mine, data.key: x -> y",
+	} {
+		mine := newConfigMap("mine", "x")
+		mine.SetNamespace("default")
+		server := newReconciling(t, newWidget(), mine)
+		server.reconciler = newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}})
+		desired := Desired{Stages: [][]Child{{{Object: newConfigMap("mine", "y"), Adopt: adopt}}}}
+		plan, _ := server.reconciler.Plan(t.Context(), first, server.parent, desired, PlanOptions{})
+		if got := textOf(plan); got != want {
+			t.Errorf("with Adopt %t, the plan is\n%s\nwant\n%s", adopt, got, want)
+		}
+		result, _ := server.reconciler.Reconcile(t.Context(), first, server.parent, desired)
+		if planned, got := outcomesOf(plan.Result), outcomesOf(result); !slices.Equal(planned, got) {
+			t.Errorf("with Adopt %t, the plan has the results %q, and Reconcile %q", adopt, planned, got)
+		}
+	}
+}
+
+// The API server refuses a deletion in a dry run.
+func TestPlan_DryRunsDeletions(t *testing.T) {
+	server := newReconciling(t, newWidget())
+	desired := oneStage(newConfigMap("a", "x"))
+	if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired); err != nil {
+		t.Fatal(err)
+	}
+	server.PrependReactor("delete", "configmaps", failWith(errors.New("denied")))
+	plan, err := server.reconciler.Plan(t.Context(), first, server.parent, Desired{}, PlanOptions{DryRun: true})
+	if got := textOf(plan); err == nil || got != "Delete ConfigMap a (refused)" {
+		t.Errorf("got %v and the plan\n%s", err, got)
+	}
+}
+
+// A namespace that the plan creates does not exist in a dry run.
+func TestPlan_AssumesChildrenOfNewNamespaces(t *testing.T) {
+	server := newReconciling(t, newWidget())
+	server.reconciler = newReconciler(t, Config{Client: server, Kinds: []Kind{
+		{GroupKind: configMapKind.GroupKind, CrossNamespace: true},
+		{GroupKind: namespaceKind.GroupKind, CrossNamespace: true},
+	}})
+	server.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		isMissing := action.GetNamespace() == "new" && server.Get(dynamiccontroller.ObjectIdentifiers{
+			GVR: namespaces, NamespacedKey: "new",
+		}) == nil
+		return isMissing, nil, apierrors.NewNotFound(namespaces.GroupResource(), "new")
+	})
+	child := newConfigMap("a", "x")
+	child.SetNamespace("new")
+	desired := oneStage(newObject("v1", "Namespace", "", "new"), child)
+	plan, err := server.reconciler.Plan(t.Context(), first, server.parent, desired, PlanOptions{DryRun: true})
+	const want = "Create ConfigMap a, data.key: <nil> -> x (known after apply)"
+	if got := textOf(plan); err != nil || !strings.HasSuffix(got, want) {
+		t.Errorf("got %v and the plan\n%s", err, got)
+	}
+}
+
+func TestFieldChanges(t *testing.T) {
+	before := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"labels": map[string]any{"example.com/app": "x"}},
+		"spec":     map[string]any{"replicas": int64(3), "ports": []any{map[string]any{"port": int64(80)}}, "gone": "x"},
+	}}
+	after := merged(before, map[string]any{
+		"metadata": map[string]any{"labels": map[string]any{"example.com/app": "y"}},
+		"spec": map[string]any{
+			"replicas": 3, "ports": []any{map[string]any{"port": 80}}, "gone": nil, "strategy": map[string]any{"type": "A"},
+		},
+	})
+	want := []FieldChange{
+		{Field: `metadata.labels["example.com/app"]`, From: "x", To: "y"}, {Field: "spec.gone", From: "x"},
+		{Field: "spec.strategy.type", To: "A"},
+	}
+	if diff := cmp.Diff(want, changesOf(configMapKind.GroupKind, before, after)); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -12,27 +12,38 @@ import (
 	"testing"
 )
 
-// impurities returns the uses of clients, clocks and contexts in a file. Durations and times are values, and allowed.
-func impurities(fset *token.FileSet, file *ast.File) (found []string) {
-	clocks := []string{
-		"After", "AfterFunc", "NewTicker", "NewTimer", "Now", "Since", "Sleep", "Tick", "Until",
+// isImpure reports whether a name of package time or context is a clock or a context. Durations, times and errors are
+// values.
+func isImpure(path, name string) bool {
+	switch path {
+	case "time":
+		return slices.Contains([]string{
+			"After", "AfterFunc", "NewTicker", "NewTimer", "Now", "Since", "Sleep", "Tick", "Until",
+		}, name)
+	case "context":
+		return name != "Canceled" && name != "DeadlineExceeded"
 	}
+	return false
+}
+
+// impurities returns the uses of clients, clocks and contexts in a file.
+func impurities(fset *token.FileSet, file *ast.File) (found []string) {
 	at := func(node ast.Node, text string) {
 		found = append(found, fmt.Sprintf("%s: %s", fset.Position(node.Pos()), text))
 	}
-	timeName := ""
+	paths := map[string]string{} // of time and context, by their names in the file
 	for _, spec := range file.Imports {
 		switch path, _ := strconv.Unquote(spec.Path.Value); {
-		case path == "context", path == "k8s.io/client-go", strings.HasPrefix(path, "k8s.io/client-go/"):
+		case path == "k8s.io/client-go", strings.HasPrefix(path, "k8s.io/client-go/"):
 			at(spec, path)
-		case path == "time" && spec.Name != nil:
-			timeName = spec.Name.Name
-		case path == "time":
-			timeName = path
+		case path != "time" && path != "context":
+		case spec.Name == nil:
+			paths[path] = path
+		case spec.Name.Name == ".":
+			at(spec, path+", without a name,")
+		default:
+			paths[spec.Name.Name] = path
 		}
-	}
-	if timeName == "." {
-		at(file, "the import of time has no name")
 	}
 	ast.Inspect(file, func(node ast.Node) bool {
 		selector, ok := node.(*ast.SelectorExpr)
@@ -40,8 +51,8 @@ func impurities(fset *token.FileSet, file *ast.File) (found []string) {
 			return true
 		}
 		name, ok := selector.X.(*ast.Ident)
-		if ok && name.Name == timeName && slices.Contains(clocks, selector.Sel.Name) {
-			at(selector, "time."+selector.Sel.Name)
+		if ok && isImpure(paths[name.Name], selector.Sel.Name) {
+			at(selector, paths[name.Name]+"."+selector.Sel.Name)
 		}
 		return true
 	})
@@ -86,8 +97,10 @@ func TestImpurities(t *testing.T) {
 		"the time until an event":     {"import \"time\"\nvar x = time.Until(y)", "time.Until"},
 		"a clock as a value":          {"import \"time\"\nvar x = time.Now", "time.Now"},
 		"an import with another name": {"import clock \"time\"\nvar x = clock.Now()", "time.Now"},
-		"an import without a name":    {"import . \"time\"\nvar x = Now()", "has no name"},
-		"a context":                   {"import \"context\"\nvar x context.Context", "context"},
+		"an import without a name":    {"import . \"time\"\nvar x = Now()", "without a name"},
+		"a context":                   {"import \"context\"\nvar x context.Context", "context.Context"},
+		"a function of contexts":      {"import \"context\"\nvar x = context.Cause(y)", "context.Cause"},
+		"an error of contexts":        {"import \"context\"\nvar x = context.Canceled", ""},
 		"a client":                    {"import \"k8s.io/client-go/dynamic\"", "k8s.io/client-go/dynamic"},
 		"a client for REST":           {"import _ \"k8s.io/client-go/rest\"", "k8s.io/client-go/rest"},
 		"typed clients":               {"import \"k8s.io/client-go/kubernetes\"", "k8s.io/client-go/kubernetes"},

@@ -121,7 +121,7 @@ func (r *Reconciler) Reconcile(
 	if len(r.memory.runs.For(ctx).of(id, parent.GetUID())) > 0 {
 		gonehook.Add(ctx, id, r, r.Forget) // the parent can have been out of the selection of the type
 	}
-	return r.newCall(ctx, id, parent, desired.As).reconcile(ctx, desired)
+	return r.newCall(ctx, id, parent, desired.As, r.entryOf(ctx, id)).reconcile(ctx, desired)
 }
 
 // reconcile deletes, applies and prunes the children.
@@ -194,14 +194,15 @@ func (c *call) applyAndPrune(ctx context.Context, partial bool) (gone bool, err 
 	return false, cmp.Or(err, c.witnessErr)
 }
 
-// call is one call to Reconcile. Its parts know less and less: the call applies children, and uses the deletion, which
-// uses the witness of the parent, which uses what is recorded in the parent, which uses what is read.
+// call is one call to Reconcile. Each of its parts depends only on those that it embeds: call applies children,
+// deletion deletes them, witnessing keeps the witness, ledger keeps what the parent records, and observer reads.
 type call struct {
 	*deletion
 }
 
 func (r *Reconciler) newCall(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, as Identity,
+	entry *parentEntry,
 ) *call {
 	if as.Client == nil {
 		as.Client = r.config.Client
@@ -209,13 +210,12 @@ func (r *Reconciler) newCall(
 	if as.Cache == nil {
 		as.Cache = r.config.Cache
 	}
-	cache := r.entryOf(ctx, id)
 	o := &observer{
-		Reconciler: r, as: as, cache: cache, own: &ownWrites{}, id: id, parent: parent,
+		Reconciler: r, as: as, entry: entry, own: &ownWrites{}, id: id, parent: parent,
 		rules: &decide.Parent{Unstructured: parent, Names: r.names, Writer: as.Name, Buckets: r.config.LabelBuckets},
 	}
 	if as.Cache != nil {
-		o.own = &cache.own
+		o.own = &entry.own
 		o.own.expire()
 	}
 	o.namespaceUID = sync.OnceValues(func() (types.UID, error) { return o.readNamespaceUID(ctx) })
@@ -233,14 +233,14 @@ func (c *call) forgetUndesired(ctx context.Context) {
 	c.memory.runs.For(ctx).keep(c.id, c.parent.GetUID(), func(child writtenChild) bool {
 		return c.desired.keys[childKey{Kind: child.kind, Name: child.id.NamespacedKey}]
 	})
-	if len(c.cache.children) <= len(c.desired.keys) {
+	if len(c.entry.children) <= len(c.desired.keys) {
 		return
 	}
 	desired := make(map[childID]*decide.Known, len(c.desired.keys))
 	for child := range c.desired.all() {
 		desired[child.id] = child.known
 	}
-	c.cache.children = desired
+	c.entry.children = desired
 }
 
 // updateMetadata updates the caller's object after a write to its metadata. If the spec has changed as well, the

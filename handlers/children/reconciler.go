@@ -71,10 +71,12 @@ type Config struct {
 	// Memory records what the Reconciler has written. Reconcilers that share it complete the cleanup of each other's
 	// parents, for example if one replaces the other. Defaults to a Memory of its own.
 	Memory *Memory
-	// RecordDecision is called after each decision about a desired child that needed requests, with the decision as JSON in
-	// one line: the desired child, what was known about it, the operations and their answers. It serves to examine a case
-	// later; see CONTRIBUTING.md. The values of Secrets are replaced by hashes. All other objects are complete, so that the
-	// records are as confidential as they are. It can be called concurrently. Optional.
+	// RecordDecision is called after each decision about a desired child that needed requests, with the decision as JSON
+	// in one line: the desired child, what was known about it, the operations and their answers. It serves to examine a
+	// case later; see CONTRIBUTING.md. The values and annotations of Secrets are replaced by hashes, and their keys and
+	// labels are not. All other objects are complete, so that the records are as confidential as they are. Each decision
+	// then copies its objects. RecordDecision is called concurrently, must not modify the decision, and should return
+	// soon, because it delays the other children. Optional.
 	RecordDecision func(ctx context.Context, child dynamiccontroller.ObjectIdentifiers, decision []byte)
 	// IdentityOf returns the identity that deletes the children of a parent that no longer exists; see
 	// [Reconciler.Forget]. The parent has only what identifies it. Defaults to Config.Client.
@@ -146,7 +148,9 @@ func New(config Config) (*Reconciler, error) {
 // The function always returns true for the parent's own namespace, and for cluster-scoped objects, whose namespace is
 // empty.
 func (r *Reconciler) Recorded(parent metav1.Object) func(kind schema.GroupKind, namespace string) bool {
-	recorded := sync.OnceValue(func() inventory.Inventory { return inventory.Parse(parent.GetAnnotations()[r.names.Inventory()]) })
+	recorded := sync.OnceValue(func() inventory.Inventory {
+		return inventory.Parse(parent.GetAnnotations()[r.names.Inventory()])
+	})
 	return func(kind schema.GroupKind, namespace string) bool {
 		return inventory.Entry{}.Covers(parent, namespace) || recorded().EntryOf(kind).Covers(parent, namespace)
 	}

@@ -21,7 +21,7 @@ func (d *deletion) release(ctx context.Context, reason error) (kept []string, er
 			continue
 		}
 		gvr, children, err := d.listKind(ctx, entry, nil)
-		if err != nil && !d.leaveBehind(dynamiccontroller.ObjectIdentifiers{GVR: gvr}, entry.Kind, err) {
+		if err != nil && !d.leaveBehind(dynamiccontroller.ObjectIdentifiers{GVR: gvr}, entry.Kind, err, time.Now()) {
 			return nil, fmt.Errorf("release %s: children of kind %s: %w", d.id, entry.Kind, err)
 		}
 		for _, child := range children {

@@ -217,7 +217,7 @@ func (c *call) result(failure error) (Result, error) {
 	switch {
 	case len(failed) > 0 && onlyDrift:
 		if waits {
-			requeue = min(requeue, c.cache.pollInterval())
+			requeue = min(requeue, c.entry.pollInterval())
 		}
 		err = errors.Join(failed, dynamiccontroller.RequeueAfter(requeue))
 	case len(failed) > 0:
@@ -226,7 +226,7 @@ func (c *call) result(failure error) (Result, error) {
 		return r, c.errPending()
 	}
 	if !waits {
-		c.cache.waitStarted = time.Time{}
+		c.entry.waitStarted = time.Time{}
 	}
 	return r, err
 }

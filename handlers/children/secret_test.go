@@ -4,18 +4,17 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-)
 
-var secretKind = corev1.SchemeGroupVersion.WithKind("Secret")
+	"github.com/dynamic-controller/engine/handlers/children/internal/desire"
+)
 
 // The error contains the child and the field. It does not contain the key or the value.
 func TestReconcile_InvalidStringDataIsRejected(t *testing.T) {
-	kinds := []Kind{{GroupKind: secretKind.GroupKind()}}
+	kinds := []Kind{{GroupKind: desire.SecretKind.GroupKind()}}
 	reconciler := newReconciler(t, Config{Client: newFakeServer(newWidget()), Kinds: kinds})
 	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(secretKind, meta.RESTScopeNamespace)
+	mapper.Add(desire.SecretKind, meta.RESTScopeNamespace)
 	reconciler.config.Mapper = mapper
 	secret := newObject("v1", "Secret", "", "login")
 	secret.Object["stringData"] = map[string]any{"pin": int64(1234)}

@@ -27,7 +27,7 @@ type witnessing struct {
 // ensureWitness creates the parent's witness, unless this run has found that it exists. It returns decide.ErrParentGone
 // instead of adding the owner reference for a parent that is being deleted, whose dependents can be orphaned already.
 func (w *witnessing) ensureWitness(ctx context.Context) error {
-	if w.cache.witness == w.parent.GetUID() {
+	if w.entry.witness == w.parent.GetUID() {
 		return nil
 	}
 	version := decide.CreateOnlyVersion
@@ -46,7 +46,7 @@ func (w *witnessing) ensureWitness(ctx context.Context) error {
 		return fmt.Errorf("the ConfigMap %s/%s, which is required before children in other namespaces: %w",
 			w.parent.GetNamespace(), w.witnessName(), err)
 	}
-	w.cache.witness = w.parent.GetUID()
+	w.entry.witness = w.parent.GetUID()
 	return nil
 }
 
@@ -95,8 +95,8 @@ func (e *UnknownPropagationError) Error() string {
 // Unwrap returns the error from the API server.
 func (e *UnknownPropagationError) Unwrap() error { return e.Err }
 
-// checkOrphaned returns an error that wraps decide.ErrOrphaned if the parent is being deleted, some of the children to delete
-// are marked, and the parent's dependents are orphaned or may be orphaned.
+// checkOrphaned returns an error that wraps decide.ErrOrphaned if the parent is being deleted, some of the children to
+// delete are marked, and the parent's dependents are orphaned or may be orphaned.
 func (w *witnessing) checkOrphaned(ctx context.Context, doomed []decide.Doomed) error {
 	var marked []dynamiccontroller.ObjectIdentifiers
 	for _, child := range doomed {
@@ -111,7 +111,7 @@ func (w *witnessing) checkOrphaned(ctx context.Context, doomed []decide.Doomed) 
 	var unreadable *UnknownPropagationError
 	switch {
 	case err == nil:
-		w.cache.notOrphaned = w.parent.GetUID()
+		w.entry.notOrphaned = w.parent.GetUID()
 	case errors.As(err, &unreadable):
 		unreadable.Children = marked
 	case !errors.Is(err, decide.ErrOrphaned):
@@ -120,12 +120,12 @@ func (w *witnessing) checkOrphaned(ctx context.Context, doomed []decide.Doomed) 
 	return err
 }
 
-// findPropagation returns nil if the dependents of a parent that is being deleted are deleted, decide.ErrOrphaned if they
-// are orphaned, and ErrMaybeOrphaned if nothing shows which. The package documentation contains the rules.
+// findPropagation returns nil if the dependents of a parent that is being deleted are deleted, decide.ErrOrphaned if
+// they are orphaned, and ErrMaybeOrphaned if nothing shows which. The package documentation contains the rules.
 func (w *witnessing) findPropagation(ctx context.Context) error {
 	var forbidden error
 	propagation, err := decide.PropagationOf(decide.Evidence{
-		Parent: w.rules, WasDeleted: w.cache.notOrphaned == w.parent.GetUID(),
+		Parent: w.rules, WasDeleted: w.entry.notOrphaned == w.parent.GetUID(),
 		Witness: func() (decide.Witness, error) {
 			witness, err := w.readWitness(ctx)
 			switch {

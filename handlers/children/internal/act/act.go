@@ -23,6 +23,8 @@ import (
 type Child struct {
 	Client dynamic.Interface
 	ID     dynamiccontroller.ObjectIdentifiers
+	// DryRun makes all writes dry runs.
+	DryRun bool
 }
 
 // Do performs an operation. It waits for the delay of the operation first, unless ctx ends.
@@ -31,31 +33,32 @@ func (c Child) Do(ctx context.Context, operation decide.Operation) (answer decid
 		return decide.Answer{Err: err}
 	}
 	objects, name := live.Resource(c.Client, c.ID.GVR, c.ID.Namespace()), c.ID.Name()
-	dryRun := []string{metav1.DryRunAll}
+	var dryRun []string
+	if c.DryRun || operation.Kind == decide.TryApply || operation.Kind == decide.TryCreate {
+		dryRun = []string{metav1.DryRunAll}
+	}
 	switch operation.Kind {
 	case decide.Read:
 		answer.Object, answer.Err = live.Get(ctx, c.Client, c.ID)
 		if apierrors.IsNotFound(answer.Err) {
 			return decide.Answer{}
 		}
-	case decide.Create, decide.Apply:
-		options := metav1.ApplyOptions{FieldManager: operation.Manager, Force: operation.Force}
-		answer.Object, answer.Err = objects.Apply(ctx, name, operation.Object, options)
-	case decide.TryApply:
+	case decide.Create, decide.Apply, decide.TryApply:
 		options := metav1.ApplyOptions{FieldManager: operation.Manager, Force: operation.Force, DryRun: dryRun}
 		answer.Object, answer.Err = objects.Apply(ctx, name, operation.Object, options)
 	case decide.TryCreate:
 		answer.Object, answer.Err = objects.Create(ctx, operation.Object, metav1.CreateOptions{
 			DryRun: dryRun, FieldManager: operation.Manager, FieldValidation: metav1.FieldValidationStrict,
 		})
-	case decide.ChangeOwners, decide.HandOver, decide.RemoveOwner, decide.RemoveConfirmed, decide.RemoveMark:
-		answer.Object, answer.Err = c.patch(ctx, objects, operation)
+	case decide.SetManagedFields, decide.HandOver, decide.RemoveOwnerReference, decide.RemoveConfirmation,
+		decide.RemoveMark:
+		answer.Object, answer.Err = c.patch(ctx, objects, operation, dryRun)
 	case decide.Delete:
 		answer.Err = objects.Delete(ctx, name, metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{
 				UID: ptr.To(operation.UID), ResourceVersion: ptr.To(operation.ResourceVersion),
 			},
-			PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
+			PropagationPolicy: ptr.To(metav1.DeletePropagationBackground), DryRun: dryRun,
 		})
 	default:
 		answer.Err = fmt.Errorf("the operation %s is not about the child", operation.Kind)
@@ -65,7 +68,7 @@ func (c Child) Do(ctx context.Context, operation decide.Operation) (answer decid
 
 // patch sends a merge patch, which the API server rejects with a conflict if the object has changed.
 func (c Child) patch(
-	ctx context.Context, objects dynamic.ResourceInterface, operation decide.Operation,
+	ctx context.Context, objects dynamic.ResourceInterface, operation decide.Operation, dryRun []string,
 ) (*unstructured.Unstructured, error) {
 	metadata := map[string]any{"uid": string(operation.UID), "resourceVersion": operation.ResourceVersion}
 	if changed, has := operation.Patch["metadata"].(map[string]any); has {
@@ -77,7 +80,7 @@ func (c Child) patch(
 	if err != nil {
 		return nil, err
 	}
-	options := metav1.PatchOptions{FieldManager: operation.Manager}
+	options := metav1.PatchOptions{FieldManager: operation.Manager, DryRun: dryRun}
 	return objects.Patch(ctx, c.ID.Name(), types.MergePatchType, data, options)
 }
 

@@ -20,7 +20,7 @@ const maxOwnedPaths = 5000
 
 // convergence is one attempt to bring a child into its desired state.
 type convergence struct {
-	*life
+	*childDecision
 	entries ownership.Entries // of the current object
 	again   bool              // the same configuration was applied before
 	before  ownership.Entries // the entries before the repair, or nil if nothing was repaired
@@ -36,26 +36,26 @@ type convergence struct {
 // The UID prevents an outdated write from recreating a deleted child. The resourceVersion prevents it from taking back
 // a child that has been released or orphaned. If an orphaned child got an owner reference to a parent that no longer
 // exists, Kubernetes would garbage-collect the child.
-func (l *life) converge(current *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (d *childDecision) converge(current *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	entries, err := ownership.Of(current)
-	if err != nil || entries.Size() > maxOwnedPaths || l.known.futile == l.Hash {
-		now, err := l.overwrite(current)
-		return now, l.judge(current, err)
+	if err != nil || entries.Size() > maxOwnedPaths || d.known.futile == d.Hash {
+		now, err := d.overwrite(current)
+		return now, d.judge(current, err)
 	}
-	v := convergence{life: l, entries: entries, again: l.wasApplied(current)}
+	v := convergence{childDecision: d, entries: entries, again: d.wasApplied(current)}
 	if edited := v.edited(current, nil); len(edited) > 0 {
-		if current, err = v.repair(current, entries.Transfer(l.manager(), edited...), edited); err != nil {
+		if current, err = v.repair(current, entries.Transfer(d.manager(), edited...), edited); err != nil {
 			return nil, err
 		}
 	}
 	now, err := v.applyOnto(current)
 	if err != nil && len(entries) == 0 && (isRefusal(err) || isUnexplained(err)) {
-		full, readErr := l.readOwners(current)
+		full, readErr := d.readManagedFields(current)
 		if readErr != nil {
 			return nil, readErr
 		}
 		if len(full.GetManagedFields()) > 0 {
-			return l.converge(full)
+			return d.converge(full)
 		}
 	}
 	if err != nil && v.before == nil {
@@ -66,14 +66,14 @@ func (l *life) converge(current *unstructured.Unstructured) (*unstructured.Unstr
 			now, err = v.applyOnto(current)
 		}
 	}
-	err = l.judge(current, err)
+	err = d.judge(current, err)
 	switch {
 	case err == nil:
 		now, err = v.tidy(now)
 		v.learn(err == nil)
 		return now, err
 	case len(v.moved) > 0 && (isRefusal(err) || apierrors.IsForbidden(err)):
-		l.known.futile = l.Hash
+		d.known.futile = d.Hash
 		return nil, errors.Join(err, v.undo(current))
 	}
 	return nil, err
@@ -133,40 +133,40 @@ func (v *convergence) emptied() (paths []fieldpath.Path) {
 }
 
 // overwrite applies the child, without the given fields, if the object has not changed since it was read.
-func (l *life) overwrite(
+func (d *childDecision) overwrite(
 	current *unstructured.Unstructured, except ...fieldpath.Path,
 ) (*unstructured.Unstructured, error) {
-	l.keep(current)
+	d.keep(current)
 	metadata := map[string]any{"uid": string(current.GetUID()), "resourceVersion": current.GetResourceVersion()}
-	notes, err := l.notes(current)
+	notes, err := d.notes(current)
 	if err != nil {
 		return nil, err
 	}
 	if notes != nil {
 		metadata["annotations"] = notes
 	}
-	now, err := l.apply(Apply, "the child differs from its desired state", Without(l.config, except), metadata)
+	now, err := d.apply(Apply, "the child differs from its desired state", Without(d.config, except), metadata)
 	if err == nil {
-		l.changed(current, now)
+		d.changed(current, now)
 	}
 	return now, err
 }
 
 // remember stores what was applied, and what the API server has made of it.
-func (l *life) remember(config, now *unstructured.Unstructured) error {
-	signature, err := l.signatureOf(now)
+func (d *childDecision) remember(config, now *unstructured.Unstructured) error {
+	signature, err := d.signatureOf(now)
 	if err != nil {
 		return err
 	}
-	last := lastApply{hash: l.Hash, written: VersionOf(now, l.now), signature: signature}
+	last := lastApply{hash: d.Hash, written: VersionOf(now, d.now), signature: signature}
 	if entries, err := ownership.Of(now); err == nil && entries.Size() <= maxOwnedPaths {
 		last.foreign = compare.ForeignItems(entries, config.Object, now.Object)
-		last.finding = storedDifferently(entries, l.manager(), config.Object, now.Object)
+		last.finding = storedDifferently(entries, d.manager(), config.Object, now.Object)
 	}
-	if l.known.applied.written.UID != last.written.UID {
-		l.known.kept, l.known.earlier = othersPaths{}, othersPaths{} // they belong to another object
+	if d.known.applied.written.UID != last.written.UID {
+		d.known.kept, d.known.earlier = othersPaths{}, othersPaths{} // they belong to another object
 	}
-	l.known.exists, l.known.applied = true, last
+	d.known.exists, d.known.applied = true, last
 	return nil
 }
 
@@ -179,7 +179,7 @@ func (v *convergence) repair(
 	if err != nil {
 		return nil, err
 	}
-	now, err := v.setOwners("the managedFields prevent the desired state", object, repaired, len(moved))
+	now, err := v.setManagedFields("the managedFields prevent the desired state", object, repaired, len(moved))
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func (v *convergence) repair(
 	return now, nil
 }
 
-func (v *convergence) setOwners(
+func (v *convergence) setManagedFields(
 	reason Reason, object *unstructured.Unstructured, entries ownership.Entries, items int,
 ) (*unstructured.Unstructured, error) {
 	fields, err := entries.ManagedFields()
@@ -195,7 +195,7 @@ func (v *convergence) setOwners(
 		return nil, err
 	}
 	return v.write(object, Operation{
-		Kind: ChangeOwners, Reason: reason, Items: items,
+		Kind: SetManagedFields, Reason: reason, Items: items,
 		Patch: map[string]any{"metadata": map[string]any{"managedFields": fields}},
 	})
 }
@@ -208,7 +208,7 @@ func (v *convergence) undo(object *unstructured.Unstructured) error {
 			return err
 		}
 		restored := entries.Restore(v.before, v.manager(), v.moved)
-		_, err = v.setOwners("the API server refuses the child with repaired managedFields", object, restored, 0)
+		_, err = v.setManagedFields("the API server refuses the child with repaired managedFields", object, restored, 0)
 		if !apierrors.IsConflict(err) || attempt == maxAttempts {
 			return err
 		}
@@ -300,7 +300,8 @@ func (v *convergence) tidy(now *unstructured.Unstructured) (*unstructured.Unstru
 		if !changed {
 			return applied, nil
 		}
-		patched, err := v.setOwners("an apply could not remove what the managedFields did not show", applied, repaired, 0)
+		const reason = "an apply could not remove what the managedFields did not show"
+		patched, err := v.setManagedFields(reason, applied, repaired, 0)
 		if err == nil {
 			patched, err = v.overwrite(patched)
 		}
@@ -320,7 +321,7 @@ func (v *convergence) tidy(now *unstructured.Unstructured) (*unstructured.Unstru
 
 // hasLostOwners reports whether someone has cleared the managedFields of a child since it was applied. The API server
 // then assigned all fields to another manager at the next apply, so that they would stay when they leave the child.
-func (l *life) hasLostOwners(object *unstructured.Unstructured, again bool) bool {
+func (d *childDecision) hasLostOwners(object *unstructured.Unstructured, again bool) bool {
 	return again && slices.ContainsFunc(managedFields(object), func(entry any) bool {
 		fields, _ := entry.(map[string]any)
 		return fields["manager"] == ownership.BeforeFirstApply && fields["fieldsV1"] != nil
@@ -328,12 +329,12 @@ func (l *life) hasLostOwners(object *unstructured.Unstructured, again bool) bool
 }
 
 // sharesOwnership reports whether that other manager owns fields that this Reconciler applied.
-func (l *life) sharesOwnership(object metav1.Object) bool {
+func (d *childDecision) sharesOwnership(object metav1.Object) bool {
 	entries, err := ownership.Of(object)
 	if err != nil {
 		return false
 	}
-	_, shares := entries.Release(ownership.BeforeFirstApply, l.manager())
+	_, shares := entries.Release(ownership.BeforeFirstApply, d.manager())
 	return shares
 }
 

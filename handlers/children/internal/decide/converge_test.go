@@ -49,7 +49,7 @@ func TestAvoidRefusal_TakesOverSharedItemsOfARemovedList(t *testing.T) {
 				t.Fatal(err)
 			}
 			v := convergence{
-				life: &life{
+				childDecision: &childDecision{
 					Child: &Child{}, parent: testParent(), known: &Known{},
 					config: &unstructured.Unstructured{Object: parsed(t, test.config)},
 				},

@@ -79,9 +79,10 @@ type Verdict struct {
 	Outcome Outcome
 	// Object is the latest version of the child, or nil if it does not exist or does not belong to the parent.
 	Object *unstructured.Unstructured
-	// Doomed is the object that is being deleted, if the outcome is Waiting. IsOwned is whether the parent may read it.
-	Doomed  *unstructured.Unstructured
-	IsOwned bool
+	// Terminating is the object that is being deleted, if the outcome is Waiting. IsOwned is whether the parent may read
+	// it.
+	Terminating *unstructured.Unstructured
+	IsOwned     bool
 	// Finding is what differs although the child was applied.
 	Finding Finding
 	Err     error
@@ -126,7 +127,7 @@ func begin(now time.Time, decide func(*asker) Verdict) *Decision {
 // Begin begins a decision about a desired child at the given time. The decision changes known. It must be stopped.
 func Begin(parent *Parent, child *Child, facts Facts, seen Seen, known *Known, now time.Time) *Decision {
 	return begin(now, func(a *asker) Verdict {
-		return (&life{
+		return (&childDecision{
 			asker: a, Child: child, parent: parent, facts: facts, seen: seen, known: known, config: child.Template,
 		}).decide()
 	})
@@ -138,7 +139,7 @@ func Settled(
 	parent *Parent, child *Child, facts Facts, object *unstructured.Unstructured, known *Known, namespace Namespace,
 	now time.Time,
 ) (Verdict, bool) {
-	l := &life{
+	l := &childDecision{
 		asker: &asker{now: now, namespaceUID: namespace}, Child: child, parent: parent, facts: facts, known: known,
 		config: child.Template,
 	}

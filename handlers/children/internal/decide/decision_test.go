@@ -265,7 +265,7 @@ func TestDecision_Conversations(t *testing.T) {
 		},
 		"someone has confirmed the child": {
 			child: one, seen: Seen{Object: stored(one, "1", annotation(testNames.Restored(), "parent"))},
-			exchanges: []exchange{{"RemoveConfirmed at 1", Answer{Object: stored(one, "2")}}}, want: Applied,
+			exchanges: []exchange{{"RemoveConfirmation at 1", Answer{Object: stored(one, "2")}}}, want: Applied,
 		},
 		"the API server stores a value with a webhook": {
 			child: one, facts: Facts{ParentExists: true}, exchanges: []exchange{

@@ -16,15 +16,19 @@
 //	exists, and its claim is Refuse            nothing; the error says why
 //	is being deleted                           waits; Delete if the deletion is stuck
 //	exists, and its claim is Take              MayAdopt, and then like a child that differs
-//	is retained, and has an owner reference    RemoveOwner, and then like a child that differs
+//	is retained, and has an owner reference    RemoveOwnerReference, and then like a child that differs
 //	has its desired state                      nothing
 //	was corrected too often                    nothing until the budget allows it
 //	differs, and a contested field leaves      HandOver
-//	differs, and its managedFields prevent it  ChangeOwners
+//	differs: edited keys, other versions       SetManagedFields and Apply
 //	differs                                    Apply
-//	differs, and the apply is refused          ChangeOwners and Apply, or TryApply to find out why
-//	cannot be changed, and has Recreate        TryCreate, ReadParent, Delete, Create
+//	differs, and the apply is refused          SetManagedFields and Apply, or TryApply to find out why
+//	cannot be changed, and has Recreate        TryCreate, Read, ReadParent, Delete, Create, if recreationRules permit it
 //
-// The safety rules are tables in rules.go: who may be changed, deleted or deleted to be created again, and on what
-// evidence.
+// [BeginDeletion] and [BeginRelease] decide about one child that is not desired, or whose parent is deleted. [Ending]
+// decides in which order children are deleted. [PropagationOf] decides whether the marked children of a deleted parent
+// are deleted or released. [Record] and [Case] keep a decision, so that it can be made again in a test.
+//
+// The safety rules are tables: claimRules, deletionRules and recreationRules in rules.go, and propagationRules in
+// propagation.go. They say who may be changed, deleted, deleted to be created again, or released, and on what evidence.
 package decide

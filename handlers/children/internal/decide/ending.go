@@ -46,11 +46,11 @@ func compareDoomed(a, b Doomed) int {
 		cmp.Compare(a.Name, b.Name))
 }
 
-// Ending decides in which order children are deleted. Each question is the child that is deleted next, and the answer is
-// the error of its deletion. The children of the last stage are deleted, and all others remain: once they are gone, a
-// later Ending deletes those in the stage before it. Unless the parent is being deleted, a child that the identity
-// cannot delete does not delay earlier stages, because it may be forged. If it is, the children in the first stage that
-// the identity cannot delete are left to Kubernetes.
+// Ending decides in which order children are deleted. Each question is the child that is deleted next, and the answer
+// is the error of its deletion. The children of the last stage are deleted, and all others remain: once they are gone,
+// a later Ending deletes those in the stage before it. A child that the identity cannot delete does not delay earlier
+// stages, because it may be forged. While the parent is being deleted, such a child delays them, unless it is in the
+// first stage and Kubernetes deletes it too.
 type Ending struct {
 	*conversation[Doomed, Deleting]
 	// Remaining lists the children that still exist, in the order in which they are deleted.
@@ -61,7 +61,7 @@ type Ending struct {
 	IsPostponed bool
 }
 
-// Deleting is what came of a deletion.
+// Deleting is the result of a deletion.
 type Deleting struct {
 	Err error
 	// Unanswered is set if the API server has not responded, so that the request can succeed later.

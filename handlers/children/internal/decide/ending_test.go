@@ -14,7 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// doomed returns a child with a stage. It is in another namespace than the parent, so that Kubernetes does not delete it.
+// doomed returns a child with a stage. It is in another namespace than the parent, so that Kubernetes does not delete
+// it.
 func doomed(stage int, kind, name string, changes ...change) Doomed {
 	object := testObject(append([]change{inNamespace("far")}, changes...)...)
 	object.SetName(name)
@@ -128,27 +129,29 @@ func TestEnding(t *testing.T) {
 				}
 				child, more = ending.Next(answer)
 			}
-			names := func(all []Doomed) (names []string) {
-				for _, child := range all {
-					name := child.Object.GetName()
-					if child.Deleting {
-						name += "!"
-					}
-					names = append(names, name)
-				}
-				return names
-			}
 			if !slices.Equal(asked, test.asked) {
 				t.Errorf("asked for %q, want %q", asked, test.asked)
 			}
-			if got := names(ending.Remaining); !slices.Equal(got, test.remaining) || ending.IsPostponed != test.postponed {
+			if got := namesOf(ending.Remaining); !slices.Equal(got, test.remaining) || ending.IsPostponed != test.postponed {
 				t.Errorf("%q remain (postponed: %t), want %q", got, ending.IsPostponed, test.remaining)
 			}
-			if got := names(ending.Unsupported); !slices.Equal(got, test.unsupported) {
+			if got := namesOf(ending.Unsupported); !slices.Equal(got, test.unsupported) {
 				t.Errorf("%q are not supported, want %q", got, test.unsupported)
 			}
 		})
 	}
+}
+
+// namesOf returns the names of children, with "!" for those that are being deleted.
+func namesOf(all []Doomed) (names []string) {
+	for _, child := range all {
+		name := child.Object.GetName()
+		if child.Deleting {
+			name += "!"
+		}
+		names = append(names, name)
+	}
+	return names
 }
 
 // An object is deleted or released only if it is a child when this happens.
@@ -181,10 +184,12 @@ func TestDecision_OfRemovals(t *testing.T) {
 			deletion(true), testObject(inNamespace("far"), marked(recordOf("earlier", "namespace"))),
 			[]exchange{{"ReadNamespace", Answer{Namespace: "namespace"}}}, Unchanged, nil,
 		},
-		"a foreign object":     {deletion(false), foreign, nil, Unchanged, nil},
-		"it is being deleted":  {deletion(false), testObject(inNamespace("far"), deleting, marks), nil, Unchanged, nil},
-		"it has disappeared":   {deletion(false), child, []exchange{{"Delete at 10", Answer{Err: gone()}}}, Vanished, nil},
-		"it cannot be deleted": {deletion(false), child, []exchange{{"Delete at 10", Answer{Err: errUnreadable}}}, Unchanged, errUnreadable},
+		"a foreign object":    {deletion(false), foreign, nil, Unchanged, nil},
+		"it is being deleted": {deletion(false), testObject(inNamespace("far"), deleting, marks), nil, Unchanged, nil},
+		"it has disappeared":  {deletion(false), child, []exchange{{"Delete at 10", Answer{Err: gone()}}}, Vanished, nil},
+		"it cannot be deleted": {
+			deletion(false), child, []exchange{{"Delete at 10", Answer{Err: errUnreadable}}}, Unchanged, errUnreadable,
+		},
 		"it was changed": {
 			deletion(false), child, []exchange{
 				{"Delete at 10", Answer{Err: conflict()}}, {"Read after 10ms", Answer{Object: changed}},

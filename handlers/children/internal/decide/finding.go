@@ -50,11 +50,11 @@ func storedDifferently(entries ownership.Entries, manager string, config, object
 }
 
 // finding returns the finding for the latest version of a child that has been applied.
-func (l *life) finding(object *unstructured.Unstructured) Finding {
-	known := l.known
-	if !known.applied.written.IsAfter(object, l.now) {
-		known.kept.update(object, l.manager())
-		known.earlier.update(object, l.manager())
+func (d *childDecision) finding(object *unstructured.Unstructured) Finding {
+	known := d.known
+	if !known.applied.written.IsAfter(object, d.now) {
+		known.kept.update(object, d.manager())
+		known.earlier.update(object, d.manager())
 	}
 	switch {
 	case known.applied.finding.Kind != NoFinding:
@@ -63,8 +63,8 @@ func (l *life) finding(object *unstructured.Unstructured) Finding {
 		return Finding{Kind: UndesiredItem, Path: known.kept.undesired[0]}
 	case len(known.earlier.undesired) > 0:
 		path := known.earlier.undesired[0]
-		manager := compare.LastOwnerOf(object, l.visible(path), l.manager()).Manager
-		return Finding{Kind: UndesiredField, Path: l.visible(path), Manager: manager}
+		manager := compare.LastOwnerOf(object, d.visible(path), d.manager()).Manager
+		return Finding{Kind: UndesiredField, Path: d.visible(path), Manager: manager}
 	}
 	return Finding{}
 }

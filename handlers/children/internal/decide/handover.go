@@ -91,38 +91,38 @@ func (f *fights) correctedAll() {
 // handOver gives the contested fields that leave the child to their other managers, with the values that those have
 // set. Without it, the apply would remove the fields, because the corrections have made this Reconciler their only
 // owner: the replicas of a Deployment would become 1, although an autoscaler has set 16.
-func (l *life) handOver(current *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	if keptfields.IsProtective(l.GroupKind) {
+func (d *childDecision) handOver(current *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if keptfields.IsProtective(d.GroupKind) {
 		return current, nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(l.known.fights.contested)) {
-		field := l.known.fights.contested[name]
-		if _, stays := ownership.Lookup(l.config.Object, field.path); stays || !field.isContested(l.now) {
+	for _, name := range slices.Sorted(maps.Keys(d.known.fights.contested)) {
+		field := d.known.fights.contested[name]
+		if _, stays := ownership.Lookup(d.config.Object, field.path); stays || !field.isContested(d.now) {
 			continue
 		}
 		entries, err := ownership.Of(current)
 		if err != nil {
 			return current, nil //nolint:nilerr // an apply does not need them
 		}
-		now, err := l.giveTo(current, entries, field)
+		now, err := d.giveTo(current, entries, field)
 		if IsRejection(err) { // the other value is no longer possible, so the field leaves like any other
-			delete(l.known.fights.contested, name)
+			delete(d.known.fights.contested, name)
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("hand over %s: %w", compare.FieldOf(l.visible(field.path)), err)
+			return nil, fmt.Errorf("hand over %s: %w", compare.FieldOf(d.visible(field.path)), err)
 		}
 		current = now
-		delete(l.known.fights.contested, name)
+		delete(d.known.fights.contested, name)
 	}
 	return current, nil
 }
 
 // giveTo makes the other manager an owner of a contested field, unless the field has another owner already.
-func (l *life) giveTo(
+func (d *childDecision) giveTo(
 	current *unstructured.Unstructured, entries ownership.Entries, field *contested,
 ) (*unstructured.Unstructured, error) {
-	owned, _ := entries.AppliedBy(l.manager())
+	owned, _ := entries.AppliedBy(d.manager())
 	value, _ := ownership.Lookup(current.Object, field.path)
 	const reason = "the field leaves the child, and another client sets it again and again"
 	switch isSame := applied.Covers(field.value, value); {
@@ -133,13 +133,13 @@ func (l *life) giveTo(
 		if err != nil {
 			return nil, err
 		}
-		return l.patch(ChangeOwners, reason, current, map[string]any{"managedFields": fields})
+		return d.patch(SetManagedFields, reason, current, map[string]any{"managedFields": fields})
 	}
 	change := map[string]any{}
 	ownership.Set(change, field.path, field.value)
 	// The API server makes the manager of a request the owner of what the request changes.
-	return l.write(current, Operation{
+	return d.write(current, Operation{
 		Kind: HandOver, Reason: reason, Patch: change, Manager: cmp.Or(field.owner.Manager, unknownManager),
-		Field: compare.FieldOf(l.visible(field.path)),
+		Field: compare.FieldOf(d.visible(field.path)),
 	})
 }

@@ -13,35 +13,35 @@ import (
 // keep sets the fields that the child keeps to their values in the object that is about to be compared or changed. A
 // write contains the resourceVersion of that object, so that it cannot replace a newer value. A field that the desired
 // child no longer has is kept as well, if this Reconciler owns it: otherwise, the apply would remove it.
-func (l *life) keep(current *unstructured.Unstructured) {
-	if len(l.Kept) == 0 {
+func (d *childDecision) keep(current *unstructured.Unstructured) {
+	if len(d.Kept) == 0 {
 		return
 	}
-	l.config = l.Template.DeepCopy()
+	d.config = d.Template.DeepCopy()
 	owned := fieldpath.NewSet()
 	if entries, err := ownership.Of(current); err == nil {
-		owned, _ = entries.AppliedBy(l.manager())
+		owned, _ = entries.AppliedBy(d.manager())
 	}
-	for _, path := range l.Kept {
+	for _, path := range d.Kept {
 		existing, _ := ownership.Lookup(current.Object, path)
-		_, isDesired := ownership.Lookup(l.config.Object, path)
+		_, isDesired := ownership.Lookup(d.config.Object, path)
 		if existing != nil && (isDesired || owned.Has(path)) {
-			ownership.Set(l.config.Object, path, runtime.DeepCopyJSONValue(existing))
+			ownership.Set(d.config.Object, path, runtime.DeepCopyJSONValue(existing))
 		}
 	}
 }
 
 // needsOwners reports whether only the managedFields, which a cache can leave out, show that a field must be kept.
-func (l *life) needsOwners(current *unstructured.Unstructured) bool {
-	return len(managedFields(current)) == 0 && slices.ContainsFunc(l.Kept, func(path fieldpath.Path) bool {
+func (d *childDecision) needsManagedFields(current *unstructured.Unstructured) bool {
+	return len(managedFields(current)) == 0 && slices.ContainsFunc(d.Kept, func(path fieldpath.Path) bool {
 		existing, _ := ownership.Lookup(current.Object, path)
-		_, isDesired := ownership.Lookup(l.Template.Object, path)
+		_, isDesired := ownership.Lookup(d.Template.Object, path)
 		return existing != nil && !isDesired
 	})
 }
 
 // withoutKept returns the part of the configuration that this Reconciler decides.
-func (l *life) withoutKept() *unstructured.Unstructured { return Without(l.config, l.Kept) }
+func (d *childDecision) withoutKept() *unstructured.Unstructured { return Without(d.config, d.Kept) }
 
 // Without returns a copy of a configuration without the given fields. Without fields, it returns the same object.
 func Without(config *unstructured.Unstructured, paths []fieldpath.Path) *unstructured.Unstructured {

@@ -38,7 +38,7 @@ const (
 	MarkOfParent
 	// MarkOfRestored is the mark of an earlier parent with the same name, whose children belong to the parent. The parent
 	// has been restored from a backup.
-	MarkOfRestored
+	MarkOfInherited
 	// MarkOfPredecessor is the mark of an earlier parent with the same name, whose children do not belong to the parent.
 	MarkOfPredecessor
 	// MarkOfOther is any other mark, such as that of a parent with another name.
@@ -72,23 +72,23 @@ func (p *Parent) MarkOf(object metav1.Object, namespace Namespace) (Mark, error)
 	case record.UID == p.GetUID():
 		return MarkOfParent, nil
 	}
-	restored, err := p.isRestored(record, object, namespace)
+	inherits, err := p.inherits(record, object, namespace)
 	switch {
 	case err != nil:
 		return NoMark, err
-	case restored:
-		return MarkOfRestored, nil
+	case inherits:
+		return MarkOfInherited, nil
 	case p.IsRetained(object):
 		return NoMark, nil // can be adopted
 	}
 	return MarkOfPredecessor, nil
 }
 
-// isRestored reports whether the children of an earlier parent with the same name belong to the parent. If the
+// inherits reports whether the children of an earlier parent with the same name belong to the parent. If the
 // namespace is still the same, and the same identity writes the children, the parent can only have been deleted and
 // created again by users of that namespace. Otherwise, another tenant could have created the namespace or the type
 // again. Someone who can update the child must then confirm that the parent has been restored from a backup.
-func (p *Parent) isRestored(record parentRecord, object metav1.Object, namespace Namespace) (bool, error) {
+func (p *Parent) inherits(record parentRecord, object metav1.Object, namespace Namespace) (bool, error) {
 	if p.GetNamespace() != "" && record.NamespaceUID != "" && record.As == p.Writer {
 		if now, err := namespace(); err != nil || now == record.NamespaceUID {
 			return err == nil, err

@@ -15,7 +15,7 @@ import (
 // Kind is what an Operation does.
 type Kind int
 
-// The kinds of operations. The ones up to LookUp only observe.
+// The kinds of operations. Those before Create change no child: they observe. MayCreate can also change the parent.
 const (
 	Read          Kind = iota // read the child from the API server
 	ReadParent                // read the parent from the API server: it must exist and not be deleted
@@ -26,26 +26,25 @@ const (
 	TryCreate                 // create Object in a dry run
 	TryApply                  // apply Object in a dry run
 
-	Create          // apply Object, which must not exist
-	Apply           // apply Object to the given version of the child
-	ChangeOwners    // replace the managedFields of the child
-	HandOver        // set a field of the child in the name of another manager
-	RemoveOwner     // remove the owner reference of a retained child
-	RemoveConfirmed // remove the annotation with which someone has confirmed that the parent was restored
-	RemoveMark      // remove the mark of a child, so that it is kept
-	Delete          // delete the given version of the child
+	Create               // apply Object, which must not exist
+	Apply                // apply Object to the given version of the child
+	SetManagedFields     // replace the managedFields of the child
+	HandOver             // set a field of the child in the name of another manager
+	RemoveOwnerReference // remove the owner reference of a retained child
+	RemoveConfirmation   // remove the annotation with which someone has confirmed that the parent was restored
+	RemoveMark           // remove the mark of a child, so that it is kept
+	Delete               // delete the given version of the child
 )
 
 var kinds = [...]string{
 	"Read", "ReadParent", "ReadNamespace", "MayCreate", "MayAdopt", "LookUp", "TryCreate", "TryApply",
-	"Create", "Apply", "ChangeOwners", "HandOver", "RemoveOwner", "RemoveConfirmed", "RemoveMark",
+	"Create", "Apply", "SetManagedFields", "HandOver", "RemoveOwnerReference", "RemoveConfirmation", "RemoveMark",
 	"Delete",
 }
 
 func (k Kind) String() string { return kinds[k] }
 
-// IsWrite reports whether an operation changes something in the API server. MayCreate can change the parent, but not
-// the child.
+// IsWrite reports whether an operation changes the child.
 func (k Kind) IsWrite() bool { return k >= Create }
 
 // returnsObject reports whether the answer to a write contains the new version of the child.
@@ -56,11 +55,11 @@ func (k Kind) returnsObject() bool { return k.IsWrite() && k != Delete && k != R
 type Operation struct {
 	Kind   Kind
 	Reason Reason
-	// Object is what is created, applied or looked up, with its preconditions.
+	// Object is what is created, applied or looked up. Create and Apply carry their preconditions in it.
 	Object *unstructured.Unstructured
-	// Patch is the content of a merge patch. It has its preconditions, too.
+	// Patch is the content of a merge patch, without its preconditions.
 	Patch map[string]any
-	// UID and ResourceVersion are the preconditions.
+	// UID and ResourceVersion are the preconditions of Delete and of patches.
 	UID             types.UID
 	ResourceVersion string
 	// Manager is the field manager.
@@ -80,7 +79,7 @@ type Operation struct {
 // Reason is why an operation is needed. It is a text for readers of a plan.
 type Reason string
 
-// Answer is what came of an operation.
+// Answer is the result of an operation.
 type Answer struct {
 	// Object is the version of the child that the API server has returned. It is nil if it does not exist.
 	Object *unstructured.Unstructured
@@ -98,10 +97,6 @@ type Answer struct {
 type moment time.Time
 
 func (m moment) since(t time.Time) time.Duration { return time.Time(m).Sub(t) }
-
-// The API server refuses most invalid objects with 422 or 400. It responds with 500 and no reason if a configuration
-// cannot be merged, for example because a list has two items with the same key, a field has a value of another type, or
-// a field is unknown. Errors of its storage, and of managedFields that it cannot process, look the same.
 
 // ContentError is an error of the API server that only another desired state can avoid, although its code does not say
 // so.
@@ -128,8 +123,11 @@ func IsRejection(err error) bool {
 	return isRefusal(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)
 }
 
-// isUnexplained reports whether the API server responded with 500 and no reason. Errors of admission webhooks have a
-// reason.
+// isUnexplained reports whether the API server responded with 500 and not with the reason InternalError, which errors
+// of admission webhooks have. The API server refuses most invalid objects with 422 or 400. It responds with such a 500
+// if a configuration cannot be merged, for example because a list has two items with the same key, a field has a value
+// of another type, or a field is unknown. Errors of its storage, and of managedFields that it cannot process, look the
+// same.
 func isUnexplained(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && status.Status().Code == http.StatusInternalServerError &&

@@ -19,28 +19,30 @@ var ErrImmutable = errors.New("the object cannot be changed into its desired sta
 // recreate deletes a child whose update the API server has refused as invalid, and creates it again, if this is allowed
 // and can help. Otherwise, it returns the child and an error that wraps refusal. The child is the object to which the
 // update was sent: if it has changed since then, the error is a conflict, and the update must be tried again.
-func (l *life) recreate(refused *unstructured.Unstructured, refusal error) (*unstructured.Unstructured, error) {
-	if !l.Recreate {
+func (d *childDecision) recreate(
+	refused *unstructured.Unstructured, refusal error,
+) (*unstructured.Unstructured, error) {
+	if !d.Recreate {
 		return refused, refusal
 	}
-	switch err := l.tryCreate(); {
+	switch err := d.tryCreate(); {
 	case err != nil && !IsRejection(err):
 		return refused, fmt.Errorf("dry run before recreating: %w; the change was refused: %w", err, refusal)
 	case err != nil:
 		return refused, fmt.Errorf("%w; it is not recreated, because a dry run of its creation fails: %w", refusal, err)
 	}
-	current, err := l.readOwners(refused)
+	current, err := d.readManagedFields(refused)
 	if err != nil {
 		return nil, fmt.Errorf("read before recreating: %w", err)
 	}
-	obstacle, err := recreated{
-		l.parent.subject(l.Child, current, l.namespaceUID), current, &l.known.recreation, moment(l.now),
+	obstacle, err := recreationCandidate{
+		d.parent.subject(d.Child, current, d.namespaceUID), current, &d.known.recreation, moment(d.now),
 	}.obstacle()
 	if err == nil && obstacle == "" {
-		err = l.ask(Operation{Kind: ReadParent, Reason: "it can have been deleted or orphaned since the call began"}).Err
+		err = d.ask(Operation{Kind: ReadParent, Reason: "it can have been deleted or orphaned since the call began"}).Err
 	}
 	if err == nil && obstacle == "" {
-		err = l.checkCreate()
+		err = d.checkCreate()
 	}
 	switch {
 	case err != nil:
@@ -48,7 +50,7 @@ func (l *life) recreate(refused *unstructured.Unstructured, refusal error) (*uns
 	case obstacle != "":
 		return refused, fmt.Errorf("%w: %w; it is not recreated, because %s", ErrImmutable, refusal, obstacle)
 	}
-	err = l.ask(Operation{
+	err = d.ask(Operation{
 		Kind: Delete, Reason: "it cannot be changed into its desired state, and can be created in it",
 		UID: current.GetUID(), ResourceVersion: current.GetResourceVersion(),
 	}).Err
@@ -58,53 +60,53 @@ func (l *life) recreate(refused *unstructured.Unstructured, refusal error) (*uns
 	case err != nil && !isGone(err):
 		return refused, fmt.Errorf("%w: %w; it cannot be deleted: %w", ErrImmutable, refusal, err)
 	}
-	l.known.Deleted()
-	l.known.recreation.deleted, l.known.recreation.pending = l.now, true
-	now, err := l.readAgain("it was deleted to be created again")
+	d.known.Deleted()
+	d.known.recreation.deleted, d.known.recreation.pending = d.now, true
+	now, err := d.readAgain("it was deleted to be created again")
 	if err != nil {
 		return nil, fmt.Errorf("read after deleting: %w", err)
 	}
-	return l.applyTo(now)
+	return d.applyTo(now)
 }
 
 // tryCreate returns an error if the API server would not create the child, using a dry run. The API server checks the
 // content of an object and calls admission before it checks whether the name is taken. The expected response is
 // therefore that the object already exists. The result is kept for a while, because a dry run calls admission webhooks.
-func (l *life) tryCreate() error {
-	known := &l.known.recreation
-	if known.hash == l.Hash && l.now.Sub(known.probed) < recreationPeriod {
+func (d *childDecision) tryCreate() error {
+	known := &d.known.recreation
+	if known.hash == d.Hash && d.now.Sub(known.probed) < recreationPeriod {
 		return known.err
 	}
-	config := l.config.DeepCopy()
+	config := d.config.DeepCopy()
 	config.SetGenerateName("") // would be used by a webhook that removes the name
-	err := l.ask(Operation{
+	err := d.ask(Operation{
 		Kind: TryCreate, Reason: "the update was refused, and a new object can be accepted",
-		Object: config, Manager: l.manager(),
+		Object: config, Manager: d.manager(),
 	}).Err
 	if apierrors.IsAlreadyExists(err) {
 		err = nil // without an error, the object is gone, which readOwners detects
 	}
 	if err == nil || IsRejection(err) {
-		known.hash, known.probed, known.err = l.Hash, l.now, err
+		known.hash, known.probed, known.err = d.Hash, d.now, err
 	}
 	return err
 }
 
 // notes returns the annotations that are not part of the desired child, for an apply to an existing object: whether the
 // object was adopted, and for which desired state it was recreated. An apply without them would remove them.
-func (l *life) notes(current *unstructured.Unstructured) (map[string]any, error) {
+func (d *childDecision) notes(current *unstructured.Unstructured) (map[string]any, error) {
 	notes := map[string]string{}
-	for _, key := range []string{l.parent.Adopted(), l.parent.Recreated()} {
+	for _, key := range []string{d.parent.Adopted(), d.parent.Recreated()} {
 		if value := current.GetAnnotations()[key]; value != "" {
 			notes[key] = value
 		}
 	}
-	adopts, err := l.parent.adopts(l.Child, current, l.namespaceUID)
+	adopts, err := d.parent.adopts(d.Child, current, d.namespaceUID)
 	if adopts {
-		notes[l.parent.Adopted()] = "true"
+		notes[d.parent.Adopted()] = "true"
 	}
 	if len(notes) == 0 {
 		return nil, err
 	}
-	return l.annotations(notes), err
+	return d.annotations(notes), err
 }

@@ -17,8 +17,8 @@ type removal struct {
 	bucket  string // of the parent's type
 }
 
-// BeginDeletion begins the deletion of an object. It is deleted if it is still a child when it is deleted. If the parent
-// no longer exists, it must be a child of exactly this parent. The decision must be stopped.
+// BeginDeletion begins the deletion of an object. It is deleted if it is still a child when it is deleted. If the
+// parent no longer exists, it must be a child of exactly this parent. The decision must be stopped.
 func BeginDeletion(parent *Parent, object *unstructured.Unstructured, parentIsGone bool, now time.Time) *Decision {
 	return begin(now, func(a *asker) Verdict {
 		r := removal{asker: a, parent: parent, isChild: parent.IsChild}
@@ -40,7 +40,8 @@ func BeginRelease(parent *Parent, object *unstructured.Unstructured, bucket stri
 	})
 }
 
-// repeat removes an object if it is still a child. After a conflict, the object is read, and everything is decided anew.
+// repeat removes an object if it is still a child. After a conflict, the object is read, and everything is decided
+// again.
 func (r *removal) repeat(
 	object *unstructured.Unstructured, reason Reason, remove func(*unstructured.Unstructured, Reason) (bool, error),
 ) (Outcome, error) {

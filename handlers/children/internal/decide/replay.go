@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -28,6 +29,8 @@ import (
 )
 
 // Case is a decision about a desired child, with everything that it was made from, and all operations with their
+// answers. It can be encoded as JSON, and replayed. The values and annotations of Secrets are replaced by hashes with a
+// key that is not stored: within a Case, equal values have equal hashes. Keys and labels are not replaced.
 type Case struct {
 	Names     Names                      `json:"names"`
 	Parent    *unstructured.Unstructured `json:"parent"` // the metadata that decisions read
@@ -211,15 +214,16 @@ func decodePaths(encoded []casePath) (paths []fieldpath.Path) {
 // encode returns what the run knows about a child, as of the given time.
 func (k *Known) encode(r *redactor, now time.Time) caseKnown {
 	encoded := caseKnown{
-		Exists: k.exists, Hash: k.applied.hash, Written: k.applied.written, Values: k.applied.signature.values,
-		Owned: k.applied.signature.owned, Foreign: k.applied.foreign, Finding: k.applied.finding.Kind,
-		Path: casePath(k.applied.finding.Path), Futile: k.futile, Created: k.fights.exists,
+		Exists: k.exists, Hash: r.hash(k.applied.hash), Written: k.applied.written,
+		Values: r.hash(k.applied.signature.values), Owned: k.applied.signature.owned, Foreign: k.applied.foreign,
+		Finding: k.applied.finding.Kind,
+		Path:    casePath(k.applied.finding.Path), Futile: r.hash(k.futile), Created: k.fights.exists,
 		Kept:    caseOthers{encodePaths(k.kept.existing), encodePaths(k.kept.undesired)},
 		Earlier: caseOthers{encodePaths(k.earlier.existing), encodePaths(k.earlier.undesired)},
 		Recreated: caseRecreation{
-			k.recreation.hash, k.recreation.probed, r.err(k.recreation.err), k.recreation.deleted, k.recreation.pending,
+			r.hash(k.recreation.hash), k.recreation.probed, r.err(k.recreation.err), k.recreation.deleted, k.recreation.pending,
 		},
-		Judgement: caseJudgement{k.judgement.hash, k.judgement.refuses, k.judgement.made},
+		Judgement: caseJudgement{r.hash(k.judgement.hash), k.judgement.refuses, k.judgement.made},
 		Contested: map[string]caseContested{},
 	}
 	for i, budget := range k.fights.budgets(now) {
@@ -261,7 +265,8 @@ func (e caseKnown) decode(now time.Time) *Known {
 			k.fights.contested = map[string]*contested{}
 		}
 		k.fights.contested[name] = &contested{
-			path: fieldpath.Path(field.Path), value: field.Value, owner: ownership.Entry{ManagedFieldsEntry: field.Owner, Set: fieldpath.NewSet()},
+			path: fieldpath.Path(field.Path), value: field.Value,
+			owner: ownership.Entry{ManagedFieldsEntry: field.Owner, Set: fieldpath.NewSet()},
 			times: field.Times, last: field.Last, open: field.Open,
 		}
 	}
@@ -285,7 +290,7 @@ func Record(parent *Parent, child *Child, facts Facts, seen Seen, known *Known, 
 	c := &Case{
 		Names: parent.Names, Parent: parentOf(parent), Writer: parent.Writer, Buckets: parent.Buckets,
 		Child: caseChild{
-			child.ID, child.GroupKind, child.Resource, r.object(child.Template), encodePaths(child.Kept), child.Hash,
+			child.ID, child.GroupKind, child.Resource, r.object(child.Template), encodePaths(child.Kept), r.hash(child.Hash),
 			child.Marked, child.Retain, child.Adopt, child.Recreate,
 		},
 		Facts: caseFacts{facts.ParentExists, r.err(facts.Unrecorded), r.err(facts.Unwitnessed)},
@@ -309,7 +314,8 @@ func (r *Recording) First() (Operation, bool) { return r.keep(r.Decision.First()
 // Next returns the operation that follows the answer to the last one, and whether there is one.
 func (r *Recording) Next(answer Answer) (Operation, bool) {
 	r.Case.Exchanges = append(r.Case.Exchanges, caseExchange{
-		Kind: r.last.Kind.String(), Reason: r.last.Reason, Content: r.redactor.digest(r.last), Object: r.redactor.object(answer.Object),
+		Kind: r.last.Kind.String(), Reason: r.last.Reason, Content: r.redactor.digest(r.last),
+		Object:    r.redactor.object(answer.Object),
 		Namespace: answer.Namespace, Err: r.redactor.err(answer.Err), At: answer.At,
 	})
 	return r.keep(r.Decision.Next(answer))
@@ -325,6 +331,9 @@ func (r *Recording) keep(operation Operation, more bool) (Operation, bool) {
 	}
 	return operation, more
 }
+
+// errNoError stands for the error of a verdict without one.
+var errNoError = errors.New("there is no error")
 
 // Replay decides again, with the recorded answers. It returns an error that describes the first difference.
 func (c *Case) Replay() error {
@@ -359,8 +368,8 @@ func (c *Case) Replay() error {
 	case more:
 		return fmt.Errorf("operation %d: got %s: %s, want none", len(c.Exchanges), operation.Kind, operation.Reason)
 	case verdict.Outcome != c.Outcome || (verdict.Err != nil) != (c.Err != ""):
-		return fmt.Errorf("got the outcome %d and the error %v, want %d and %s", verdict.Outcome, verdict.Err, c.Outcome,
-			c.Err)
+		return fmt.Errorf("got the outcome %d, want %d and the error %q: %w", verdict.Outcome, c.Outcome, c.Err,
+			cmp.Or(verdict.Err, errNoError))
 	}
 	return nil
 }
@@ -403,6 +412,20 @@ func (r *redactor) value(value any) any {
 	return hashPrefix + hex.EncodeToString(mac.Sum(nil)[:8])
 }
 
+// hash returns the hash of a digest of the child, which would otherwise show whether a guess of its values is right.
+// The part with the names of the parent and the child stays.
+func (r *redactor) hash(digest string) string {
+	if r.key == nil || digest == "" {
+		return digest
+	}
+	content, names, hasNames := strings.Cut(digest, ".")
+	hashed := fmt.Sprint(r.value(content))
+	if hasNames {
+		hashed += "." + names
+	}
+	return hashed
+}
+
 // hashPrefix begins a value that was replaced by its hash.
 const hashPrefix = "hmac-"
 
@@ -419,20 +442,34 @@ func (r *redactor) object(object *unstructured.Unstructured) *unstructured.Unstr
 
 func (r *redactor) content(content map[string]any) map[string]any {
 	for _, name := range []string{"data", "stringData"} {
-		r.replace(content[name], func(string) bool { return true })
-	}
-	metadata, _ := content["metadata"].(map[string]any)
-	r.replace(metadata["annotations"], func(key string) bool { return !strings.HasPrefix(key, string(r.names)+"/") })
-	return content
-}
-
-func (r *redactor) replace(fields any, choose func(key string) bool) {
-	values, _ := fields.(map[string]any)
-	for key, value := range values {
-		if choose(key) && value != nil {
-			values[key] = r.value(value)
+		switch fields := content[name].(type) {
+		case nil:
+		case map[string]any:
+			for key, value := range fields {
+				if value != nil {
+					fields[key] = r.value(value)
+				}
+			}
+		default:
+			content[name] = r.value(fields)
 		}
 	}
+	metadata, _ := content["metadata"].(map[string]any)
+	annotations, _ := metadata["annotations"].(map[string]any)
+	for key, value := range annotations {
+		text, isText := value.(string)
+		switch key {
+		case r.names.Applied(), r.names.Recreated():
+			annotations[key] = r.hash(text)
+		case r.names.ParentLabel(), r.names.Stage(), r.names.Self(), r.names.Restored(), r.names.Retained(),
+			r.names.Adopted():
+		default:
+			if isText {
+				annotations[key] = r.value(text)
+			}
+		}
+	}
+	return content
 }
 
 // err returns an error without its text, if it can contain values.

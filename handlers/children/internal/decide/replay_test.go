@@ -103,7 +103,8 @@ func TestCase_KeepsWhatIsKnown(t *testing.T) {
 			hash: "hash", written: Version{"uid", "7", start}, signature: signature{"values", "owned"},
 			foreign: map[string]bool{".spec.ports[port=80]": true}, finding: Finding{Kind: StoredDifferently, Path: path},
 		},
-		kept: othersPaths{[]fieldpath.Path{path}, []fieldpath.Path{path}}, earlier: othersPaths{existing: []fieldpath.Path{path}},
+		kept:       othersPaths{[]fieldpath.Path{path}, []fieldpath.Path{path}},
+		earlier:    othersPaths{existing: []fieldpath.Path{path}},
 		recreation: recreation{"hash", start, invalid(), start, true}, judgement: judgement{"hash", true, start},
 	}
 	known.fights.exists = true

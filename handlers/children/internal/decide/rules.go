@@ -45,35 +45,60 @@ const (
 
 // subject is an object that the rules are about.
 type subject struct {
-	*Parent
+	parent     *Parent
 	child      *Child // nil for the rules about deletions
 	object     metav1.Object
 	namespace  Namespace
-	controller *metav1.OwnerReference
-	canReach   bool // whether an owner reference to the parent has an effect
-	marked     bool // whether mark is set
-	mark       Mark
-	err        error // why the mark cannot be read
+	controller *metav1.OwnerReference // of the object, or nil
+	canReach   bool                   // whether an owner reference to the parent has an effect
+
+	markRead  bool // whether mark and markErr are set
+	mark      Mark
+	markErr   error
+	confirmed error // why a confirmation cannot be examined
 }
 
 func (p *Parent) subject(child *Child, object metav1.Object, namespace Namespace) *subject {
 	return &subject{
-		Parent: p, child: child, object: object, namespace: namespace,
+		parent: p, child: child, object: object, namespace: namespace,
 		controller: metav1.GetControllerOfNoCopy(object), canReach: ownerref.CanReach(p, object.GetNamespace()),
 	}
 }
 
-// has reports whether the object has a mark. The mark is read once.
-func (s *subject) has(mark Mark) bool {
-	if !s.marked {
-		s.mark, s.err = s.MarkOf(s.object, s.namespace)
-		s.marked = true
+// has reports whether the object has a mark.
+func (s *subject) has(mark Mark) bool { return s.readMark() == nil && s.mark == mark }
+
+// readMark reads the mark once, and returns why it cannot be read.
+func (s *subject) readMark() error {
+	if !s.markRead {
+		s.mark, s.markErr = s.parent.MarkOf(s.object, s.namespace)
+		s.markRead = true
 	}
-	return s.err == nil && s.mark == mark
+	return s.markErr
 }
 
+func (s *subject) hasLabel() bool  { return s.parent.HasLabel(s.object) }
+func (s *subject) isApplied() bool { return s.object.GetAnnotations()[s.parent.Applied()] != "" }
+
 func (s *subject) isControlledByParent() bool {
-	return s.controller != nil && s.controller.UID == s.GetUID()
+	return s.controller != nil && s.controller.UID == s.parent.GetUID()
+}
+
+// lostItsOwner reports whether the object looks like the child of another parent that has lost its owner reference, as
+// after a restore from a backup, or if the dependents of its parent were orphaned.
+func (s *subject) lostItsOwner() bool {
+	label, annotations := s.object.GetLabels()[s.parent.ParentLabel()], s.object.GetAnnotations()
+	return s.controller == nil && label != "" && label != string(s.parent.GetUID()) && s.isApplied() &&
+		annotations[s.parent.Self()] == ""
+}
+
+// isConfirmed reports whether someone who can update the object has confirmed that it belongs to the parent, because
+// the parent has been restored from a backup.
+func (s *subject) isConfirmed() bool {
+	namesParent := s.child.isNamedBy(s.object.GetAnnotations()[s.parent.Applied()])
+	confirmed, err := s.parent.isConfirmed(s.object, namesParent, s.namespace)
+	s.confirmed = err
+	return confirmed && err == nil
 }
 
 // claimRule is a row of claimRules.
@@ -81,7 +106,7 @@ type claimRule struct {
 	when  string
 	is    func(*subject) bool
 	claim Claim
-	why   func(*subject) error // of Refuse; nil for an error means Take
+	why   func(*subject) error // of Refuse
 }
 
 func because(err error) func(*subject) error { return func(*subject) error { return err } }
@@ -90,7 +115,7 @@ func because(err error) func(*subject) error { return func(*subject) error { ret
 var claimRules = []claimRule{
 	{
 		when:  "it has another controller",
-		is:    func(s *subject) bool { return s.controller != nil && s.controller.UID != s.GetUID() },
+		is:    func(s *subject) bool { return s.controller != nil && !s.isControlledByParent() },
 		claim: Refuse, why: func(s *subject) error {
 			return fmt.Errorf("%w: its controller is %s %s with UID %s",
 				ErrNotOwned, s.controller.Kind, s.controller.Name, s.controller.UID)
@@ -99,32 +124,36 @@ var claimRules = []claimRule{
 	{
 		when: "the parent controls it, and its label or its annotation shows that this Reconciler has written it",
 		is: func(s *subject) bool { // a user may have edited the label
-			return s.canReach && s.controller != nil &&
-				(s.HasLabel(s.object) || s.object.GetAnnotations()[s.Applied()] != "")
+			return s.canReach && s.isControlledByParent() && (s.hasLabel() || s.isApplied())
 		},
 		claim: Own,
 	},
 	{
 		when:  "it has the label of the parent, and a user has removed the owner reference",
-		is:    func(s *subject) bool { return s.canReach && s.controller == nil && s.HasLabel(s.object) },
+		is:    func(s *subject) bool { return s.canReach && s.controller == nil && s.hasLabel() },
 		claim: Take,
 	},
 	{
-		when: "it looks like the child of another parent that has lost its owner reference",
+		when: "it has lost its owner reference to an earlier parent, and someone has confirmed that it belongs to this one",
 		is: func(s *subject) bool {
-			return s.canReach && s.controller == nil && s.wasChild(s.object) && !s.child.Adopt
+			return s.canReach && s.lostItsOwner() && !s.child.Adopt && s.isConfirmed()
 		},
+		claim: Take,
+	},
+	{
+		when:  "it has lost its owner reference to an earlier parent",
+		is:    func(s *subject) bool { return s.canReach && s.lostItsOwner() && !s.child.Adopt },
 		claim: Refuse, why: (*subject).unconfirmed,
 	},
 	{
 		when:  "a later version has written its mark",
-		is:    func(s *subject) bool { return !s.has(NoMark) && errors.Is(s.err, ErrNewerFormat) },
-		claim: Refuse, why: func(s *subject) error { return fmt.Errorf("%w: %w", ErrNotOwned, s.err) },
+		is:    func(s *subject) bool { return errors.Is(s.readMark(), ErrNewerFormat) },
+		claim: Refuse, why: func(s *subject) error { return fmt.Errorf("%w: %w", ErrNotOwned, s.markErr) },
 	},
 	{
 		when:  "nothing shows whether its mark is that of the parent",
-		is:    func(s *subject) bool { return !s.has(NoMark) && s.err != nil },
-		claim: Refuse, why: func(s *subject) error { return s.err },
+		is:    func(s *subject) bool { return s.readMark() != nil },
+		claim: Refuse, why: func(s *subject) error { return s.markErr },
 	},
 	{
 		when:  "it has the mark of the parent, like the desired child",
@@ -137,19 +166,19 @@ var claimRules = []claimRule{
 		claim: Take,
 	},
 	{
-		when:  "it has the mark of a parent that was restored, and the UID of the parent must be written",
-		is:    func(s *subject) bool { return s.has(MarkOfRestored) },
+		when:  "it has the mark of an earlier parent, whose children the parent inherits, and its UID must be written",
+		is:    func(s *subject) bool { return s.has(MarkOfInherited) },
 		claim: Take,
 	},
 	{
-		when:  "it has the mark of an earlier parent with the same name",
+		when:  "it has the mark of an earlier parent with the same name, whose children the parent does not inherit",
 		is:    func(s *subject) bool { return s.has(MarkOfPredecessor) },
 		claim: Refuse, why: (*subject).predecessor,
 	},
 	{
 		when: "its label is that of the parent's children, and its annotations are not",
 		is: func(s *subject) bool {
-			return s.has(MarkOfOther) && s.Selector().Matches(labels.Set(s.object.GetLabels()))
+			return s.has(MarkOfOther) && s.parent.Selector().Matches(labels.Set(s.object.GetLabels()))
 		},
 		claim: Refuse, why: because(ErrInvalidMark),
 	},
@@ -159,17 +188,17 @@ var claimRules = []claimRule{
 		claim: Refuse, why: because(fmt.Errorf("%w: it is the child of another parent", ErrNotOwned)),
 	},
 	{
-		when:  "it belongs to nobody, and the desired child has Adopt",
+		when:  "no earlier row applies, and the desired child has Adopt",
 		is:    func(s *subject) bool { return s.child.Adopt },
 		claim: Take,
 	},
 	{
 		when:  "an earlier parent with the same name has retained it",
-		is:    func(s *subject) bool { return s.IsRetained(s.object) },
+		is:    func(s *subject) bool { return s.parent.IsRetained(s.object) },
 		claim: Refuse, why: because(ErrRetained),
 	},
 	{
-		when:  "it belongs to nobody",
+		when:  "no earlier row applies",
 		is:    func(*subject) bool { return true },
 		claim: Refuse, why: because(ErrAdoptionNotEnabled),
 	},
@@ -180,50 +209,39 @@ var claimRules = []claimRule{
 func (p *Parent) ClaimOf(child *Child, object metav1.Object, namespace Namespace) (Claim, error) {
 	s := p.subject(child, object, namespace)
 	for _, rule := range claimRules {
-		if !rule.is(s) {
-			continue
+		switch {
+		case !rule.is(s):
+		case rule.claim == Refuse:
+			return Refuse, rule.why(s)
+		default:
+			return rule.claim, nil
 		}
-		if rule.why != nil {
-			if err := rule.why(s); err != nil {
-				return Refuse, err
-			}
-			return Take, nil
-		}
-		return rule.claim, nil
 	}
 	return Refuse, ErrNotOwned
 }
 
-// wasChild reports whether an object looks like the child of another parent that has lost its owner reference, as after
-// a restore from a backup, or if the dependents of its parent were orphaned.
-func (p *Parent) wasChild(object metav1.Object) bool {
-	label, annotations := object.GetLabels()[p.ParentLabel()], object.GetAnnotations()
-	return label != "" && label != string(p.GetUID()) && annotations[p.Applied()] != "" && annotations[p.Self()] == ""
-}
-
-// unconfirmed returns nil if someone who can update an object that was a child has confirmed that it belongs to the
-// parent, because the parent has been restored from a backup. See isConfirmed.
+// unconfirmed returns the error for an object that was a child, which nobody has confirmed.
 func (s *subject) unconfirmed() error {
-	confirmed, err := s.isConfirmed(s.object, s.child.isNamedBy(s.object.GetAnnotations()[s.Applied()]), s.namespace)
-	if err != nil || confirmed {
-		return err
+	if s.confirmed != nil {
+		return s.confirmed
 	}
 	return fmt.Errorf("%w; if the parent has been restored from a backup, set the annotation %s=%s, the UID of the "+
-		"parent, on the object", ErrNotConfirmed, s.Restored(), s.GetUID())
+		"parent, on the object", ErrNotConfirmed, s.parent.Restored(), s.parent.GetUID())
 }
 
 // predecessor returns the error for an object with the mark of an earlier parent with the same name.
 func (s *subject) predecessor() error {
-	advice := fmt.Sprintf("set the annotation %s=%s, the UID of the parent, on the object", s.Restored(), s.GetUID())
-	if s.GetNamespace() != "" {
-		switch uid, err := s.namespace(); {
+	restored, uid := s.parent.Restored(), s.parent.GetUID()
+	advice := fmt.Sprintf("set the annotation %s=%s, the UID of the parent, on the object", restored, uid)
+	if s.parent.GetNamespace() != "" {
+		switch namespace, err := s.namespace(); {
 		case err != nil:
 			return err
-		case uid == "":
+		case namespace == "":
 			advice += ", or permit the controller to get its namespace"
 		default:
 			advice = fmt.Sprintf("set the annotation %s=%s, the UID of the parent's namespace, on the object",
-				s.Restored(), uid)
+				restored, namespace)
 		}
 	}
 	return fmt.Errorf("%w with the same name; if the parent has been restored from a backup, %s", ErrNotConfirmed, advice)
@@ -243,12 +261,12 @@ type deletionRule struct {
 var deletionRules = []deletionRule{
 	{
 		when: "it is retained",
-		is:   func(s *subject) bool { return s.IsRetained(s.object) },
+		is:   func(s *subject) bool { return s.parent.IsRetained(s.object) },
 	},
 	{
 		when: "the parent controls it, and it has the label of the parent",
 		is: func(s *subject) bool {
-			return s.canReach && s.isControlledByParent() && s.HasLabel(s.object)
+			return s.canReach && s.isControlledByParent() && s.hasLabel()
 		},
 		isChild: true,
 	},
@@ -266,8 +284,8 @@ var deletionRules = []deletionRule{
 		isChild: true,
 	},
 	{
-		when:    "it has the mark of a parent that was restored",
-		is:      func(s *subject) bool { return s.has(MarkOfRestored) },
+		when:    "it has the mark of an earlier parent, whose children the parent inherits",
+		is:      func(s *subject) bool { return s.has(MarkOfInherited) },
 		isChild: true,
 	},
 }
@@ -280,49 +298,50 @@ func (p *Parent) IsChild(object metav1.Object, namespace Namespace) (bool, error
 			return rule.isChild, nil
 		}
 	}
-	return false, s.err
+	return false, s.markErr
 }
 
 // IsExactly reports whether an object is a marked child of exactly this parent. The children of a parent that was
 // restored can belong to several.
 func (p *Parent) IsExactly(object metav1.Object, namespace Namespace) (bool, error) {
 	s := p.subject(nil, object, namespace)
-	if s.IsRetained(object) || s.controller != nil || s.canReach {
+	if p.IsRetained(object) || s.controller != nil || s.canReach {
 		return false, nil
 	}
 	isExactly := s.has(MarkOfParent)
-	return isExactly, s.err
+	return isExactly, s.markErr
 }
 
-// Adopts reports whether an apply takes over an object that was not created for the parent. The annotation
+// adopts reports whether an apply takes over an object that was not created for the parent. The annotation
 // <name>/applied alone does not show this, because a copy of a child has the same annotations.
 func (p *Parent) adopts(child *Child, object metav1.Object, namespace Namespace) (bool, error) {
 	s := p.subject(child, object, namespace)
 	switch {
-	case s.canReach && (s.isControlledByParent() || p.HasLabel(object)):
-		return object.GetAnnotations()[p.Applied()] == "", nil
-	case s.controller == nil && p.wasChild(object) && s.unconfirmed() == nil:
+	case s.canReach && (s.isControlledByParent() || s.hasLabel()):
+		return !s.isApplied(), nil
+	case s.lostItsOwner() && s.isConfirmed():
 		return false, nil // it was created for the parent before the restore
 	}
 	isNew := s.has(NoMark)
-	return isNew, s.err
+	return isNew, s.markErr
 }
 
-// recreated is a child that the API server has refused to change, and that could be deleted and created again.
-type recreated struct {
+// recreationCandidate is a child that the API server has refused to change, and that could be deleted and created
+// again.
+type recreationCandidate struct {
 	*subject
 	current *unstructured.Unstructured
 	known   *recreation
 	now     moment
 }
 
-func (r recreated) annotation(key string) string { return r.current.GetAnnotations()[key] }
+func (r recreationCandidate) annotation(key string) string { return r.current.GetAnnotations()[key] }
 
 // recreationRule is a row of recreationRules.
 type recreationRule struct {
 	when     string
-	is       func(recreated) bool
-	obstacle func(recreated) string
+	is       func(recreationCandidate) bool
+	obstacle func(recreationCandidate) string
 }
 
 // recreationRules decide whether a child that could be created in its desired state, but not be changed into it, must
@@ -330,51 +349,52 @@ type recreationRule struct {
 var recreationRules = []recreationRule{
 	{
 		when: "it was adopted",
-		is:   func(r recreated) bool { return r.annotation(r.Adopted()) != "" },
-		obstacle: func(recreated) string {
+		is:   func(r recreationCandidate) bool { return r.annotation(r.parent.Adopted()) != "" },
+		obstacle: func(recreationCandidate) string {
 			return "it was adopted"
 		},
 	},
 	{
 		when:     "it has finalizers",
-		is:       func(r recreated) bool { return len(r.current.GetFinalizers()) > 0 },
-		obstacle: func(r recreated) string { return "it has finalizers: " + FirstOf(r.current.GetFinalizers()) },
+		is:       func(r recreationCandidate) bool { return len(r.current.GetFinalizers()) > 0 },
+		obstacle: func(r recreationCandidate) string { return "it has finalizers: " + FirstOf(r.current.GetFinalizers()) },
 	},
 	{
 		when: "it is a StatefulSet that deletes its volumes",
-		is: func(r recreated) bool {
+		is: func(r recreationCandidate) bool {
 			deleted, _, _ := unstructured.NestedString(r.current.Object,
 				"spec", "persistentVolumeClaimRetentionPolicy", "whenDeleted")
 			return r.child.GroupKind == schema.GroupKind{Group: "apps", Kind: "StatefulSet"} && deleted == "Delete"
 		},
-		obstacle: func(recreated) string { return "its persistentVolumeClaimRetentionPolicy deletes volumes" },
+		obstacle: func(recreationCandidate) string { return "its persistentVolumeClaimRetentionPolicy deletes volumes" },
 	},
 	{
 		when:     "it was recreated for the same desired state",
-		is:       func(r recreated) bool { return r.annotation(r.Recreated()) == r.child.Hash },
-		obstacle: func(recreated) string { return "it was already recreated for this desired state" },
+		is:       func(r recreationCandidate) bool { return r.annotation(r.parent.Recreated()) == r.child.Hash },
+		obstacle: func(recreationCandidate) string { return "it was already recreated for this desired state" },
 	},
 	{
 		when: "it was recreated a short time ago, by any leader",
-		is: func(r recreated) bool {
-			return r.annotation(r.Recreated()) != "" && r.now.since(r.current.GetCreationTimestamp().Time) < recreationPeriod
+		is: func(r recreationCandidate) bool {
+			return r.annotation(r.parent.Recreated()) != "" &&
+				r.now.since(r.current.GetCreationTimestamp().Time) < recreationPeriod
 		},
-		obstacle: recreated.tooSoon,
+		obstacle: recreationCandidate.tooSoon,
 	},
 	{
 		when:     "this run has recreated it a short time ago",
-		is:       func(r recreated) bool { return r.now.since(r.known.deleted) < recreationPeriod },
-		obstacle: recreated.tooSoon,
+		is:       func(r recreationCandidate) bool { return r.now.since(r.known.deleted) < recreationPeriod },
+		obstacle: recreationCandidate.tooSoon,
 	},
 }
 
-func (recreated) tooSoon() string {
+func (recreationCandidate) tooSoon() string {
 	return fmt.Sprintf("it was already recreated in the last %s", recreationPeriod)
 }
 
 // obstacle returns why a child must not be recreated, or "".
-func (r recreated) obstacle() (string, error) {
-	switch isChild, err := r.IsChild(r.current, r.namespace); {
+func (r recreationCandidate) obstacle() (string, error) {
+	switch isChild, err := r.parent.IsChild(r.current, r.namespace); {
 	case err != nil:
 		return "", err
 	case !isChild:

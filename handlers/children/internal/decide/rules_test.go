@@ -348,7 +348,7 @@ func (c recreationCase) obstacle() string {
 	child := &Child{GroupKind: c.kind, Hash: "hash"}
 	controlledBy("parent")(c.object)
 	label("parent")(c.object)
-	obstacle, err := recreated{
+	obstacle, err := recreationCandidate{
 		testParent().subject(child, c.object, namespaceWith(nil)), c.object, &recreation{deleted: c.deleted}, moment(start),
 	}.obstacle()
 	if err != nil {

@@ -51,7 +51,7 @@ func decodedObject(object *unstructured.Unstructured) (*unstructured.Unstructure
 		return &unstructured.Unstructured{Object: fields}, nil
 	}
 	var invalid *jsonvalue.Error
-	if object.GroupVersionKind() == secretKind && errors.As(err, &invalid) {
+	if object.GroupVersionKind() == SecretKind && errors.As(err, &invalid) {
 		err = &jsonvalue.Error{Path: invalid.Path[:1], Problem: "must have values that JSON can represent"}
 	}
 	return nil, fmt.Errorf("%s %s: %w", object.GroupVersionKind().GroupKind(), object.GetName(), err)

@@ -9,8 +9,8 @@
 //
 //	part                         its value
 //	metadata.namespace           its own, or that of the parent
-//	metadata.ownerReferences     the parent as controller, if such a reference has an effect
-//	the mark                     otherwise, and if the child is retained
+//	metadata.ownerReferences     the parent as controller, if it has an effect and the child is not retained
+//	the mark                     labels and annotations that identify the parent, for all other children
 //	the hash                     a digest of the configuration without the values of kept fields, and one of the names
 //	the stage and the group      the order in which children are applied
 //

@@ -8,14 +8,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-var secretKind = corev1.SchemeGroupVersion.WithKind("Secret")
+// SecretKind is the kind of core/v1 Secrets, whose keys and values must not be in messages.
+var SecretKind = corev1.SchemeGroupVersion.WithKind("Secret")
 
 // encodeStringData moves the stringData of a Secret to its data, where stringData takes precedence. The API server does
 // the same when it stores a Secret, but a manager that applies stringData does not own the resulting data. Drift would
 // then not be detected, and keys that are no longer applied would not be removed. Errors contain neither keys nor
 // values because a template can derive both from another Secret.
 func encodeStringData(secret *unstructured.Unstructured) error {
-	if secret.GroupVersionKind() != secretKind {
+	if secret.GroupVersionKind() != SecretKind {
 		return nil
 	}
 	if secret.Object["stringData"] == nil {

@@ -37,7 +37,7 @@ type Input struct {
 	Namespace decide.Namespace
 }
 
-// Mapper returns what the API server supports, as far as it is known without a request for a child.
+// Mapper returns what the discovery of the API server shows about kinds.
 type Mapper interface {
 	// RESTMapping returns the resource and the scope of a kind, like meta.RESTMapper.
 	RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error)
@@ -80,8 +80,8 @@ type Set struct {
 	NeedsWitness bool                                   // whether the parent needs a witness
 }
 
-// New returns the desired children, in the order in which they are applied. The error joins the errors of all invalid
-// children. A kind that the mapper lacks is not such an error, but the error of the child.
+// New returns the desired children. The error joins the errors of all invalid children. If the mapper lacks the kind of
+// a child, or the kind is not supported, that is not such an error, but the error of the child.
 func New(input Input, desired Desired) (*Set, error) {
 	s := &Set{
 		Keys: map[Key]bool{}, Mappings: map[schema.GroupKind]*meta.RESTMapping{},

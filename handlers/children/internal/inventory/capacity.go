@@ -49,7 +49,7 @@ func (i Inventory) String() string {
 	return strings.Join(entries, ",")
 }
 
-// annotation returns the value of the annotation for the inventory, followed by as many of the other entries as fit, or
+// Annotation returns the value of the annotation for the inventory, followed by as many of the other entries as fit, or
 // nil if it is empty. Because the inventory's own entries come first, other entries cannot displace them when the
 // annotation is read.
 func (i Inventory) Annotation(others Inventory, room int) any {
@@ -64,7 +64,7 @@ func (i Inventory) Annotation(others Inventory, room int) any {
 	return text
 }
 
-// grow returns the wanted inventory if it fits. Otherwise, it returns the part of the wanted inventory that i already
+// Grow returns the wanted inventory if it fits. Otherwise, it returns the part of the wanted inventory that i already
 // contains, with as many more kinds and then namespaces as fit, in sorted order.
 func (i Inventory) Grow(wanted Inventory, room int) Inventory {
 	if i.Equals(wanted) {

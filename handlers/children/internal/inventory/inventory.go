@@ -10,12 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// inventory lists the kinds of children that a parent can have, sorted by kind. The value of the annotation has the
+// Inventory lists the kinds of children that a parent can have, sorted by kind. The value of the annotation has the
 // format "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:2@far@near". If it has many namespaces, they follow
 // the kinds in packed form, see pack: "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:2;Uy4tK...".
 type Inventory []Entry
 
-// inventoryEntry is a kind of children that a parent can have. The version and the resource are those of the last write
+// Entry is a kind of children that a parent can have. The version and the resource are those of the last write
 // to a child of the kind.
 type Entry struct {
 	Kind              schema.GroupKind
@@ -29,15 +29,17 @@ type Entry struct {
 	Namespaces []string
 }
 
+// New returns an entry without namespaces.
 func New(kind schema.GroupKind, gvr schema.GroupVersionResource) Entry {
 	return Entry{Kind: kind, Version: gvr.Version, Resource: gvr.Resource}
 }
 
+// GVR returns the resource with which children of the kind were last written.
 func (e Entry) GVR() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: e.Kind.Group, Version: e.Version, Resource: e.Resource}
 }
 
-// covers reports whether a namespace can contain children of the kind. For cluster-scoped objects, the namespace is
+// Covers reports whether a namespace can contain children of the kind. For cluster-scoped objects, the namespace is
 // empty.
 func (e Entry) Covers(parent metav1.Object, namespace string) bool {
 	return namespace == "" || namespace == parent.GetNamespace() || e.lists(namespace)
@@ -98,7 +100,7 @@ func sorted(namespaces []string) []string {
 	return slices.Compact(namespaces)
 }
 
-// parseInventory returns the entries of an inventory in their original order. It drops malformed entries, duplicate
+// Parse returns the entries of an inventory in their original order. It drops malformed entries, duplicate
 // kinds, and entries beyond the limits.
 func Parse(text string) (all Inventory) {
 	if len(text) > MaxBytes {
@@ -126,7 +128,7 @@ func Parse(text string) (all Inventory) {
 	return all
 }
 
-// split returns the entries whose kinds are accepted, sorted by kind, and all others in their original order.
+// Split returns the entries whose kinds are accepted, sorted by kind, and all others in their original order.
 func (i Inventory) Split(accept func(schema.GroupKind) bool) (accepted, others Inventory) {
 	for _, entry := range i {
 		if accept(entry.Kind) {
@@ -139,15 +141,17 @@ func (i Inventory) Split(accept func(schema.GroupKind) bool) (accepted, others I
 	return accepted, others
 }
 
+// Sort sorts the entries by kind.
 func (i Inventory) Sort() {
 	slices.SortFunc(i, func(a, b Entry) int { return strings.Compare(a.Kind.String(), b.Kind.String()) })
 }
 
+// Equals reports whether two inventories are the same.
 func (i Inventory) Equals(other Inventory) bool {
 	return slices.EqualFunc(i, other, Entry.equals)
 }
 
-// entryOf returns the entry of a kind, or an entry without a resource if there is none.
+// EntryOf returns the entry of a kind, or an entry without a resource if there is none.
 func (i Inventory) EntryOf(kind schema.GroupKind) Entry {
 	if n := i.Index(kind); n >= 0 {
 		return i[n]
@@ -155,11 +159,12 @@ func (i Inventory) EntryOf(kind schema.GroupKind) Entry {
 	return Entry{Kind: kind}
 }
 
+// Index returns the index of the entry of a kind, or -1.
 func (i Inventory) Index(kind schema.GroupKind) int {
 	return slices.IndexFunc(i, func(entry Entry) bool { return entry.Kind == kind })
 }
 
-// with returns the inventory with the given entries added. An added entry replaces the existing entry of its kind, but
+// With returns the inventory with the given entries added. An added entry replaces the existing entry of its kind, but
 // keeps that entry's namespaces and the later of the two stages.
 func (i Inventory) With(others Inventory) Inventory {
 	all := i.Without(others)
@@ -175,12 +180,12 @@ func (i Inventory) With(others Inventory) Inventory {
 	return all
 }
 
-// without returns the inventory without the kinds of the given entries.
+// Without returns the inventory without the kinds of the given entries.
 func (i Inventory) Without(others Inventory) Inventory {
 	return i.Filter(func(kind schema.GroupKind) bool { return others.Index(kind) < 0 })
 }
 
-// filter returns the entries whose kinds are accepted.
+// Filter returns the entries whose kinds are accepted.
 func (i Inventory) Filter(accept func(schema.GroupKind) bool) Inventory {
 	return slices.DeleteFunc(slices.Clone(i), func(entry Entry) bool { return !accept(entry.Kind) })
 }

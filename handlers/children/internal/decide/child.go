@@ -15,7 +15,7 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
 )
 
-// After a conflict, the object is read again, and everything is decided anew, at most maxAttempts times.
+// After a conflict, the object is read again, and everything is decided again, at most maxAttempts times.
 const (
 	maxAttempts   = 5
 	conflictDelay = 10 * time.Millisecond
@@ -36,7 +36,7 @@ const createOnlyVersion = "9223372036854775807"
 const CreateOnlyVersion = createOnlyVersion
 
 // life is the state of a Decision.
-type life struct {
+type childDecision struct {
 	*asker
 	*Child
 	parent *Parent
@@ -52,86 +52,88 @@ type life struct {
 	takes   bool // whether the object becomes a child
 }
 
-func (l *life) manager() string { return string(l.parent.Names) }
-func (l *life) name() string    { return l.Template.GetName() }
+func (d *childDecision) manager() string { return string(d.parent.Names) }
+func (d *childDecision) name() string    { return d.Template.GetName() }
 
 // write performs an operation that changes an existing child, and returns the new version.
-func (l *life) write(object *unstructured.Unstructured, operation Operation) (*unstructured.Unstructured, error) {
+func (d *childDecision) write(
+	object *unstructured.Unstructured, operation Operation,
+) (*unstructured.Unstructured, error) {
 	operation.UID, operation.ResourceVersion = object.GetUID(), object.GetResourceVersion()
 	if operation.Manager == "" {
-		operation.Manager = l.manager()
+		operation.Manager = d.manager()
 	}
-	answer := l.ask(operation)
+	answer := d.ask(operation)
 	if answer.Err != nil {
 		return nil, answer.Err
 	}
-	l.changed(object, answer.Object)
+	d.changed(object, answer.Object)
 	return answer.Object, nil
 }
 
 // patch changes the metadata of the child.
-func (l *life) patch(
+func (d *childDecision) patch(
 	kind Kind, reason Reason, object *unstructured.Unstructured, metadata map[string]any,
 ) (*unstructured.Unstructured, error) {
-	return l.write(object, Operation{Kind: kind, Reason: reason, Patch: map[string]any{"metadata": metadata}})
+	return d.write(object, Operation{Kind: kind, Reason: reason, Patch: map[string]any{"metadata": metadata}})
 }
 
 // changed sets the outcome after a write.
-func (l *life) changed(before, after *unstructured.Unstructured) {
+func (d *childDecision) changed(before, after *unstructured.Unstructured) {
 	if before.GetResourceVersion() != after.GetResourceVersion() {
-		l.outcome = Applied
+		d.outcome = Applied
 	}
 }
 
 // readAgain reads the child from the API server. It returns nil if the child does not exist.
-func (l *life) readAgain(reason Reason) (*unstructured.Unstructured, error) {
-	answer := l.ask(Operation{Kind: Read, Reason: reason})
+func (d *childDecision) readAgain(reason Reason) (*unstructured.Unstructured, error) {
+	answer := d.ask(Operation{Kind: Read, Reason: reason})
 	return answer.Object, answer.Err
 }
 
 // readOwners returns the object with its managedFields, which a cache can leave out. If the object has changed since it
 // was cached, the error is a conflict.
-func (l *life) readOwners(cached *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	current, err := l.readAgain("the cache can lack the managedFields")
+func (d *childDecision) readManagedFields(cached *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	current, err := d.readAgain("the cache can lack the managedFields")
 	if err != nil {
 		return nil, err
 	}
 	if current == nil || current.GetUID() != cached.GetUID() ||
 		current.GetResourceVersion() != cached.GetResourceVersion() {
-		return nil, apierrors.NewConflict(l.Resource.GroupResource(), l.name(),
+		return nil, apierrors.NewConflict(d.Resource.GroupResource(), d.name(),
 			errors.New("the object has changed since it was cached"))
 	}
 	return current, nil
 }
 
 // decide brings the child into its desired state, and returns the verdict.
-func (l *life) decide() Verdict {
-	object, err := l.reach()
-	v := Verdict{Outcome: l.outcome, Object: object, Doomed: l.doomed, IsOwned: l.isOwned, Err: err}
-	if err == nil && object != nil && l.outcome != Waiting {
-		v.Finding = l.finding(object)
+func (d *childDecision) decide() Verdict {
+	object, err := d.reconcile()
+	v := Verdict{Outcome: d.outcome, Object: object, Terminating: d.doomed, IsOwned: d.isOwned, Err: err}
+	if err == nil && object != nil && d.outcome != Waiting {
+		v.Finding = d.finding(object)
 	}
 	return v
 }
 
 // reach creates or updates the child if necessary, and returns it. If the API server rejects a write because the child
 // has been changed or created in the meantime, reach reads the child and decides again.
-func (l *life) reach() (now *unstructured.Unstructured, err error) {
+func (d *childDecision) reconcile() (now *unstructured.Unstructured, err error) {
 	for attempt := 1; ; attempt++ {
-		if l.doomed != nil { // the object is gone
-			l.outcome, l.doomed, l.isOwned = Unchanged, nil, false
+		if d.doomed != nil { // the object is gone
+			d.outcome, d.doomed, d.isOwned = Unchanged, nil, false
 		}
-		current, err := l.seen.Object, l.seen.Err
+		current, err := d.seen.Object, d.seen.Err
 		if attempt > 1 {
-			answer := l.ask(Operation{Kind: Read, Reason: "the object was changed in the meantime", After: conflictDelay})
+			answer := d.ask(Operation{Kind: Read, Reason: "the object was changed in the meantime", After: conflictDelay})
 			current, err = answer.Object, answer.Err
-		} else if l.seen.Unknown {
-			current, err = l.readAgain("the cache does not show whether the child exists")
+		} else if d.seen.Unknown {
+			current, err = d.readAgain("the cache does not show whether the child exists")
 		}
 		if err != nil {
 			return now, fmt.Errorf("read: %w", err)
 		}
-		if now, err = l.applyTo(current); !apierrors.IsConflict(err) || attempt == maxAttempts {
+		if now, err = d.applyTo(current); !apierrors.IsConflict(err) || attempt == maxAttempts {
 			return now, err
 		}
 	}
@@ -140,46 +142,47 @@ func (l *life) reach() (now *unstructured.Unstructured, err error) {
 // applyTo applies the child on top of the current object. If current is nil, it creates the object. An object that is
 // being deleted is not changed: a new one is created once it is gone. If an owned object cannot be changed, applyTo
 // returns it together with the error.
-func (l *life) applyTo(current *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (d *childDecision) applyTo(current *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if current == nil {
-		return l.create()
+		return d.create()
 	}
-	claim, err := l.parent.ClaimOf(l.Child, current, l.namespaceUID)
+	claim, err := d.parent.ClaimOf(d.Child, current, d.namespaceUID)
 	owned := claim == Own
-	l.takes = claim == Take
+	d.takes = claim == Take
 	if err == nil && current.GetDeletionTimestamp() != nil {
-		return l.waitUntilDeleted(current, owned)
+		return d.waitUntilDeleted(current, owned)
 	}
-	if err == nil && (!owned || l.parent.IsRetained(current)) {
-		err = l.facts.Unwitnessed
+	if err == nil && (!owned || d.parent.IsRetained(current)) { // the apply would mark the object
+		err = d.facts.Unwitnessed
 	}
 	if err == nil && !owned {
-		err = l.ask(Operation{Kind: MayAdopt, Reason: "an object becomes a child"}).Err
+		err = d.ask(Operation{Kind: MayAdopt, Reason: "an object becomes a child"}).Err
 	}
 	switch {
 	case err != nil:
 		return nil, err
-	case l.Retain && ownerref.Refers(current, l.parent):
-		if err := l.known.fights.protect("metadata.ownerReferences", l.now); err != nil {
+	case d.Retain && ownerref.Refers(current, d.parent):
+		if err := d.known.fights.protect("metadata.ownerReferences", d.now); err != nil {
 			return current, err
 		}
-		changes := map[string]any{"ownerReferences": ownerref.Without(current, l.parent)}
-		if current, err = l.patch(RemoveOwner, "a retained child outlives its parent", current, changes); err != nil {
+		changes := map[string]any{"ownerReferences": ownerref.Without(current, d.parent)}
+		current, err = d.patch(RemoveOwnerReference, "a retained child outlives its parent", current, changes)
+		if err != nil {
 			return nil, err
 		}
-	case owned && l.isUpToDate(current):
-		return l.removeConfirmation(current)
-	case l.known.applied.lacksOwners(current), l.needsOwners(current):
-		if current, err = l.readOwners(current); err != nil {
+	case owned && d.isUpToDate(current):
+		return d.removeConfirmation(current)
+	case d.known.applied.lacksManagedFields(current), d.needsManagedFields(current):
+		if current, err = d.readManagedFields(current); err != nil {
 			return nil, err
 		}
-		if owned && l.isUpToDate(current) {
-			return l.removeConfirmation(current)
+		if owned && d.isUpToDate(current) {
+			return d.removeConfirmation(current)
 		}
 	}
-	now, err := l.correct(current)
+	now, err := d.correct(current)
 	if owned && apierrors.IsInvalid(err) {
-		return l.recreate(current, err)
+		return d.recreate(current, err)
 	}
 	if err != nil {
 		if owned {
@@ -187,44 +190,46 @@ func (l *life) applyTo(current *unstructured.Unstructured) (*unstructured.Unstru
 		}
 		return nil, err
 	}
-	return l.removeConfirmation(now)
+	return d.removeConfirmation(now)
 }
 
 // isSettled reports whether applyTo would change nothing.
-func (l *life) isSettled(current *unstructured.Unstructured) bool {
-	if current.GetDeletionTimestamp() != nil || current.GetAnnotations()[l.parent.Restored()] != "" ||
-		l.Retain && ownerref.Refers(current, l.parent) {
+func (d *childDecision) isSettled(current *unstructured.Unstructured) bool {
+	if current.GetDeletionTimestamp() != nil || current.GetAnnotations()[d.parent.Restored()] != "" ||
+		d.Retain && ownerref.Refers(current, d.parent) {
 		return false
 	}
-	claim, err := l.parent.ClaimOf(l.Child, current, l.namespaceUID)
-	return err == nil && claim == Own && (!l.parent.IsRetained(current) || l.facts.Unwitnessed == nil) &&
-		l.isUpToDate(current)
+	claim, err := d.parent.ClaimOf(d.Child, current, d.namespaceUID)
+	return err == nil && claim == Own && (!d.parent.IsRetained(current) || d.facts.Unwitnessed == nil) &&
+		d.isUpToDate(current)
 }
 
 // removeConfirmation removes the annotation with which someone has confirmed that the parent was restored.
-func (l *life) removeConfirmation(now *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	key := l.parent.Restored()
+func (d *childDecision) removeConfirmation(now *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	key := d.parent.Restored()
 	if now.GetAnnotations()[key] == "" {
 		return now, nil
 	}
-	if err := l.known.fights.protect("metadata.annotations", l.now); err != nil {
+	if err := d.known.fights.protect("metadata.annotations", d.now); err != nil {
 		return now, err
 	}
-	return l.patch(RemoveConfirmed, "the child has the UID of the parent", now,
+	return d.patch(RemoveConfirmation, "the child has the UID of the parent", now,
 		map[string]any{"annotations": map[string]any{key: nil}})
 }
 
 // waitUntilDeleted decides to wait until an object with the name of the child is gone. It returns the object only if
 // the parent owns it: another object can contain data that the parent must not read.
-func (l *life) waitUntilDeleted(current *unstructured.Unstructured, owned bool) (*unstructured.Unstructured, error) {
-	l.outcome, l.doomed, l.isOwned = Waiting, current, owned
+func (d *childDecision) waitUntilDeleted(
+	current *unstructured.Unstructured, owned bool,
+) (*unstructured.Unstructured, error) {
+	d.outcome, d.doomed, d.isOwned = Waiting, current, owned
 	if !owned {
 		return nil, nil
 	}
 	if !IsDeletionStuck(current) {
 		return current, nil
 	}
-	return current, l.finishDeletion(current)
+	return current, d.finishDeletion(current)
 }
 
 // IsDeletionStuck reports whether an object can remain after its last finalizer has been removed. The API server then
@@ -237,44 +242,44 @@ func IsDeletionStuck(object metav1.Object) bool {
 }
 
 // finishDeletion deletes an object whose deletion is stuck.
-func (l *life) finishDeletion(current *unstructured.Unstructured) error {
-	l.known.Deleted()
-	r := removal{asker: l.asker, parent: l.parent, isChild: l.parent.IsChild}
+func (d *childDecision) finishDeletion(current *unstructured.Unstructured) error {
+	d.known.Deleted()
+	r := removal{asker: d.asker, parent: d.parent, isChild: d.parent.IsChild}
 	_, err := r.repeat(current, "its deletion is stuck", r.delete)
 	if err != nil {
-		return fmt.Errorf("delete %s: %w", l.ID, err)
+		return fmt.Errorf("delete %s: %w", d.ID, err)
 	}
 	return nil
 }
 
 // isUpToDate reports whether the child need not be applied.
-func (l *life) isUpToDate(current *unstructured.Unstructured) bool {
-	l.keep(current)
-	last := &l.known.applied
-	if last.lacksOwners(current) || l.hasLostOwners(current, l.wasApplied(current)) && l.sharesOwnership(current) {
+func (d *childDecision) isUpToDate(current *unstructured.Unstructured) bool {
+	d.keep(current)
+	last := &d.known.applied
+	if last.lacksManagedFields(current) || d.hasLostOwners(current, d.wasApplied(current)) && d.sharesOwnership(current) {
 		return false
 	}
 	if last.finding.Kind != NoFinding {
-		last.finding = last.finding.review(l.manager(), l.config, current)
+		last.finding = last.finding.review(d.manager(), d.config, current)
 	}
-	if applied.Covers(l.config.Object, current.Object) && l.ownsFields(current) {
+	if applied.Covers(d.config.Object, current.Object) && d.ownsFields(current) {
 		return true
 	}
-	if last.hash != l.Hash || last.written.UID != current.GetUID() {
+	if last.hash != d.Hash || last.written.UID != current.GetUID() {
 		return false
 	}
-	now, err := l.signatureOf(current)
+	now, err := d.signatureOf(current)
 	return err == nil && now.values == last.signature.values &&
 		(now.owned == "" || now.owned == last.signature.owned)
 }
 
 // ownsFields reports whether this controller owns all fields that it applied, according to the managed fields.
-func (l *life) ownsFields(current *unstructured.Unstructured) bool {
-	fields, ok := applied.FieldsOf(current, l.manager())
+func (d *childDecision) ownsFields(current *unstructured.Unstructured) bool {
+	fields, ok := applied.FieldsOf(current, d.manager())
 	if !ok {
 		return true
 	}
-	for name, value := range l.withoutKept().Object {
+	for name, value := range d.withoutKept().Object {
 		switch name {
 		case "apiVersion", "kind":
 		case "metadata":
@@ -292,12 +297,12 @@ func (l *life) ownsFields(current *unstructured.Unstructured) bool {
 	return true
 }
 
-func (l *life) signatureOf(current *unstructured.Unstructured) (s signature, err error) {
-	if s.values, err = applied.Digest(applied.Projection(l.withoutKept().Object, current.Object)); err != nil {
+func (d *childDecision) signatureOf(current *unstructured.Unstructured) (s signature, err error) {
+	if s.values, err = applied.Digest(applied.Projection(d.withoutKept().Object, current.Object)); err != nil {
 		return signature{}, err
 	}
-	if fields, ok := applied.FieldsOf(current, l.manager()); ok {
-		for _, path := range l.Kept {
+	if fields, ok := applied.FieldsOf(current, d.manager()); ok {
+		for _, path := range d.Kept {
 			fields.Remove(path)
 		}
 		s.owned, err = applied.Digest(fields)
@@ -306,8 +311,8 @@ func (l *life) signatureOf(current *unstructured.Unstructured) (s signature, err
 }
 
 // wasApplied reports whether the configuration of the child was applied to the object before.
-func (l *life) wasApplied(object metav1.Object) bool {
-	return object.GetAnnotations()[l.parent.Applied()] == l.Hash
+func (d *childDecision) wasApplied(object metav1.Object) bool {
+	return object.GetAnnotations()[d.parent.Applied()] == d.Hash
 }
 
 // FirstOf lists the first items, because the size of condition messages is limited.
