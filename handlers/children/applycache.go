@@ -87,8 +87,8 @@ func (e *parentEntry) pollInterval() time.Duration {
 }
 
 // copyOf returns a copy of the entry of a parent, for a call that writes nothing.
-func (r *Reconciler) copyOf(ctx context.Context, parent dynamiccontroller.ObjectIdentifiers) *parentEntry {
-	entry, has := r.memory.caches.For(ctx).forHistory(dynamiccontroller.HistoryOf(ctx)).parents.Load(parent)
+func (s *settings) copyOf(ctx context.Context, parent dynamiccontroller.ObjectIdentifiers) *parentEntry {
+	entry, has := s.memory.caches.For(ctx).forHistory(dynamiccontroller.HistoryOf(ctx)).parents.Load(parent)
 	if !has {
 		return &parentEntry{children: map[childID]*decide.Known{}}
 	}

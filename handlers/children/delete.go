@@ -387,7 +387,7 @@ func (d *deletion) existingChild(
 	}
 	isChild := false
 	if err == nil {
-		isChild, err = d.rules.IsChild(current, d.namespaceUID)
+		isChild, err = decide.IsChild(d.rules, current, d.namespaceUID)
 	}
 	switch {
 	case err != nil:

@@ -19,7 +19,7 @@ const inventoryFormat = 1 // of the annotation <name>/inventory of parents; see 
 var ErrNewerFormat = decide.ErrNewerFormat
 
 // checkInventory returns an error if the format of a parent's inventory is unknown.
-func (r *Reconciler) checkInventory(parent metav1.Object) error {
-	format := inventory.FormatOf(parent.GetAnnotations()[r.names.Inventory()])
-	return decide.CheckFormat(r.names.Inventory(), format, inventoryFormat)
+func (s *settings) checkInventory(parent metav1.Object) error {
+	format := inventory.FormatOf(parent.GetAnnotations()[s.names.Inventory()])
+	return decide.CheckFormat(s.names.Inventory(), format, inventoryFormat)
 }

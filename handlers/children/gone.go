@@ -55,7 +55,7 @@ func (c *call) remember(ctx context.Context, children []*child) {
 	}
 	if len(written) > 0 && c.planner == nil {
 		c.memory.runs.For(ctx).add(c.id, c.parent, written)
-		gonehook.Add(ctx, c.id, c.Reconciler, c.Forget)
+		gonehook.Add(ctx, c.id, c.settings, c.forgotten)
 	}
 }
 
@@ -80,7 +80,8 @@ func (r *Reconciler) deleteWritten(
 				return fmt.Errorf("delete the children of %s, which is gone: %w", id, err)
 			}
 		}
-		if err := r.newCall(ctx, id, parent, as, r.entryOf(ctx, id)).deleteWrittenChildren(ctx, memory); err != nil {
+		c := newCall(ctx, r.settings, id, parent, as, r.entryOf(ctx, id))
+		if err := c.deleteWrittenChildren(ctx, memory); err != nil {
 			return fmt.Errorf("delete the children of %s, which is gone: %w", id, err)
 		}
 	}
@@ -165,7 +166,7 @@ func (d *deletion) deleteWrittenChild(
 	case err != nil:
 		return false, fmt.Errorf("read %s: %w", id, err)
 	}
-	if written, err := d.rules.IsExactly(current, d.namespaceUID); err != nil || !written {
+	if written, err := decide.IsExactly(d.rules, current, d.namespaceUID); err != nil || !written {
 		return false, err
 	}
 	if orphaned {

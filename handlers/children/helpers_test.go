@@ -73,7 +73,7 @@ func newIdentityServer(platform *controllertest.Server) *controllertest.Server {
 // callFor returns a call for the first widget.
 func callFor(t testing.TB, r *Reconciler, parent *unstructured.Unstructured) *call {
 	t.Helper()
-	return r.newCall(t.Context(), first, parent, Identity{}, r.entryOf(t.Context(), first))
+	return newCall(t.Context(), r.settings, first, parent, Identity{}, r.entryOf(t.Context(), first))
 }
 
 // cacheOf returns the apply cache that is used outside of runs.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/children/internal/inventory"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
@@ -87,7 +88,7 @@ func (o *observer) keepChildren(
 	ctx context.Context, entry inventory.Entry, own *[]*unstructured.Unstructured, newer *error,
 ) func(*unstructured.Unstructured) error {
 	return func(object *unstructured.Unstructured) error {
-		switch isChild, err := o.rules.IsChild(object, o.namespaceUID); {
+		switch isChild, err := decide.IsChild(o.rules, object, o.namespaceUID); {
 		case errors.Is(err, ErrNewerFormat):
 			if entry.Covers(o.parent, object.GetNamespace()) {
 				*newer = cmp.Or(*newer, fmt.Errorf("%s: %w", cache.MetaObjectToName(object), err))

@@ -118,7 +118,7 @@ func TestMarkOf_ReadsTheNamespaceOnce(t *testing.T) {
 	for _, uid := range []types.UID{"restored-uid", "widget-uid", "widget-uid"} {
 		object := newRemoteConfigMap("a")
 		setMark(object, "first", uid, "namespace")
-		if isChild, err := call.rules.IsChild(object, call.namespaceUID); !isChild || err != nil {
+		if isChild, err := decide.IsChild(call.rules, object, call.namespaceUID); !isChild || err != nil {
 			t.Errorf("UID %s: got %t, %v", uid, isChild, err)
 		}
 	}
@@ -135,11 +135,11 @@ func TestMarkOf_ReturnsErrors(t *testing.T) {
 	call := callFor(t, newReconciler(t, Config{Client: server}), parent)
 	object := newRemoteConfigMap("a")
 	setMark(object, "first", "widget-uid", "namespace")
-	if _, err := call.rules.IsChild(object, call.namespaceUID); err == nil {
+	if _, err := decide.IsChild(call.rules, object, call.namespaceUID); err == nil {
 		t.Error("got no error")
 	}
 	var controlled metav1.Object = newConfigMap("b", "x")
-	if isChild, err := call.rules.IsChild(controlled, call.namespaceUID); isChild || err != nil {
+	if isChild, err := decide.IsChild(call.rules, controlled, call.namespaceUID); isChild || err != nil {
 		t.Errorf("an object without a mark: got %t, %v", isChild, err)
 	}
 }

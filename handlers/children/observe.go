@@ -20,7 +20,7 @@ import (
 // observer reads children, their parent and its namespace, from the cache or from the API server. It decides nothing
 // and writes nothing.
 type observer struct {
-	*Reconciler
+	*settings
 	rules        *decide.Parent // decides about the children of the parent
 	as           Identity
 	entry        *parentEntry

@@ -98,8 +98,8 @@ func (l Latest) Newest(
 func (l Latest) own(ctx context.Context) *ownWrites { return &l.reconciler.entryOf(ctx, l.parent).own }
 
 // entryOf returns the entry of a parent in the cache of the run.
-func (r *Reconciler) entryOf(ctx context.Context, parent dynamiccontroller.ObjectIdentifiers) *parentEntry {
-	return r.memory.caches.For(ctx).forHistory(dynamiccontroller.HistoryOf(ctx)).entry(parent)
+func (s *settings) entryOf(ctx context.Context, parent dynamiccontroller.ObjectIdentifiers) *parentEntry {
+	return s.memory.caches.For(ctx).forHistory(dynamiccontroller.HistoryOf(ctx)).entry(parent)
 }
 
 func identify(gvr schema.GroupVersionResource, namespace, name string) childID {

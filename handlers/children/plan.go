@@ -121,7 +121,7 @@ func (r *Reconciler) Plan(
 	options PlanOptions,
 ) (Plan, error) {
 	ctx = logr.NewContext(ctx, logr.Discard())
-	c := r.newCall(ctx, id, parent.DeepCopy(), desired.As, r.copyOf(ctx, id))
+	c := newCall(ctx, r.settings, id, parent.DeepCopy(), desired.As, r.copyOf(ctx, id))
 	c.planner, c.isPlan = newPlanner(options), true
 	result, err := c.reconcile(ctx, desired)
 	for i, child := range result.Children {

@@ -119,9 +119,11 @@ func (r *Reconciler) Reconcile(
 		logr.FromContextOrDiscard(ctx).Info("Failed to delete the children of an earlier parent", "error", err.Error())
 	}
 	if len(r.memory.runs.For(ctx).of(id, parent.GetUID())) > 0 {
-		gonehook.Add(ctx, id, r, r.Forget) // the parent can have been out of the selection of the type
+		gonehook.Add(ctx, id, r.settings, r.Forget) // the parent can have been out of the selection of the type
 	}
-	return r.newCall(ctx, id, parent, desired.As, r.entryOf(ctx, id)).reconcile(ctx, desired)
+	c := newCall(ctx, r.settings, id, parent, desired.As, r.entryOf(ctx, id))
+	c.forgotten = r.Forget
+	return c.reconcile(ctx, desired)
 }
 
 // reconcile deletes, applies and prunes the children.
@@ -198,30 +200,31 @@ func (c *call) applyAndPrune(ctx context.Context, partial bool) (gone bool, err 
 // deletion deletes them, witnessing keeps the witness, ledger keeps what the parent records, and observer reads.
 type call struct {
 	*deletion
+	forgotten func(context.Context, dynamiccontroller.ObjectIdentifiers) error // Reconciler.Forget
 }
 
-func (r *Reconciler) newCall(
-	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, as Identity,
-	entry *parentEntry,
+func newCall(
+	ctx context.Context, s *settings, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured,
+	as Identity, entry *parentEntry,
 ) *call {
 	if as.Client == nil {
-		as.Client = r.config.Client
+		as.Client = s.config.Client
 	}
 	if as.Cache == nil {
-		as.Cache = r.config.Cache
+		as.Cache = s.config.Cache
 	}
 	o := &observer{
-		Reconciler: r, as: as, entry: entry, own: &ownWrites{}, id: id, parent: parent,
-		rules: &decide.Parent{Unstructured: parent, Names: r.names, Writer: as.Name, Buckets: r.config.LabelBuckets},
+		settings: s, as: as, entry: entry, own: &ownWrites{}, id: id, parent: parent,
+		rules: &decide.Parent{Unstructured: parent, Names: s.names, Writer: as.Name, Buckets: s.config.LabelBuckets},
 	}
 	if as.Cache != nil {
 		o.own = &entry.own
 		o.own.expire()
 	}
 	o.namespaceUID = sync.OnceValues(func() (types.UID, error) { return o.readNamespaceUID(ctx) })
-	return &call{&deletion{
+	return &call{deletion: &deletion{
 		witnessing: &witnessing{&ledger{observer: o, desired: &desiredSet{}}},
-		canAdopt:   live.CanAdoptFunc(ctx, r.config.Client, id, parent), deleted: map[decide.Key]decide.Deleting{},
+		canAdopt:   live.CanAdoptFunc(ctx, s.config.Client, id, parent), deleted: map[decide.Key]decide.Deleting{},
 	}}
 }
 

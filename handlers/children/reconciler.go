@@ -98,7 +98,10 @@ type Kind struct {
 // parent. To save requests, a Reconciler caches what it has applied. The cache of a parent is dropped when
 // [Reconciler.Forget] is called, when the parent's children have been cleaned up, when etcd was restored from a backup
 // (see [dynamiccontroller.HistoryOf]), and at the end of each run.
-type Reconciler struct {
+type Reconciler struct{ *settings }
+
+// settings are what the calls of a Reconciler have in common.
+type settings struct {
 	config Config
 	names  decide.Names
 	kinds  map[schema.GroupKind]bool // maps the kinds in Config.Kinds to CrossNamespace
@@ -139,9 +142,9 @@ func New(config Config) (*Reconciler, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	return &Reconciler{
+	return &Reconciler{&settings{
 		config: config, names: decide.Names(config.Name), kinds: kinds, memory: cmp.Or(config.Memory, &Memory{}),
-	}, nil
+	}}, nil
 }
 
 // Recorded returns a function that reports whether a parent's inventory contains a namespace for a kind of children.
@@ -157,15 +160,15 @@ func (r *Reconciler) Recorded(parent metav1.Object) func(kind schema.GroupKind, 
 }
 
 // drop drops the cache of a parent.
-func (r *Reconciler) drop(id dynamiccontroller.ObjectIdentifiers) {
-	for _, cache := range r.memory.caches.All() {
+func (s *settings) drop(id dynamiccontroller.ObjectIdentifiers) {
+	for _, cache := range s.memory.caches.All() {
 		cache.parents.Delete(id)
 	}
 }
 
-func (r *Reconciler) parents(id dynamiccontroller.ObjectIdentifiers) dynamic.ResourceInterface {
-	return live.Resource(r.config.Client, id.GVR, id.Namespace())
+func (s *settings) parents(id dynamiccontroller.ObjectIdentifiers) dynamic.ResourceInterface {
+	return live.Resource(s.config.Client, id.GVR, id.Namespace())
 }
 
 // isListed reports whether a kind is in Config.Kinds.
-func (r *Reconciler) isListed(kind schema.GroupKind) bool { _, listed := r.kinds[kind]; return listed }
+func (s *settings) isListed(kind schema.GroupKind) bool { _, listed := s.kinds[kind]; return listed }

@@ -29,9 +29,9 @@ type Edits struct {
 	Known map[string]bool
 }
 
-// Items returns the items of an object that replaced items of a configuration, and those that can be edited items or
-// items of others.
-func (e Edits) Items(config, object map[string]any) (edited, kept []fieldpath.Path) {
+// EditedItems returns the items of an object that replaced items of a configuration, and those that can be edited items
+// or items of others.
+func EditedItems(e Edits, config, object map[string]any) (edited, kept []fieldpath.Path) {
 	_, applied := e.Entries.AppliedBy(e.Manager)
 	r := replacements{Edits: e, applied: applied}
 	r.find(fieldpath.Path{}, config, object)

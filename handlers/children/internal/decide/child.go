@@ -146,7 +146,7 @@ func (d *childDecision) applyTo(current *unstructured.Unstructured) (*unstructur
 	if current == nil {
 		return d.create()
 	}
-	claim, err := d.parent.ClaimOf(d.Child, current, d.namespaceUID)
+	claim, err := ClaimOf(d.parent, d.Child, current, d.namespaceUID)
 	owned := claim == Own
 	d.takes = claim == Take
 	if err == nil && current.GetDeletionTimestamp() != nil {
@@ -199,7 +199,7 @@ func (d *childDecision) isSettled(current *unstructured.Unstructured) bool {
 		d.Retain && ownerref.Refers(current, d.parent) {
 		return false
 	}
-	claim, err := d.parent.ClaimOf(d.Child, current, d.namespaceUID)
+	claim, err := ClaimOf(d.parent, d.Child, current, d.namespaceUID)
 	return err == nil && claim == Own && (!d.parent.IsRetained(current) || d.facts.Unwitnessed == nil) &&
 		d.isUpToDate(current)
 }
@@ -244,7 +244,7 @@ func IsDeletionStuck(object metav1.Object) bool {
 // finishDeletion deletes an object whose deletion is stuck.
 func (d *childDecision) finishDeletion(current *unstructured.Unstructured) error {
 	d.known.Deleted()
-	r := removal{asker: d.asker, parent: d.parent, isChild: d.parent.IsChild}
+	r := removal{asker: d.asker, parent: d.parent, isChild: IsChild}
 	_, err := r.repeat(current, "its deletion is stuck", r.delete)
 	if err != nil {
 		return fmt.Errorf("delete %s: %w", d.ID, err)

@@ -222,9 +222,9 @@ func (v *convergence) undo(object *unstructured.Unstructured) error {
 
 // edited returns the items of the object that replaced items of the child.
 func (v *convergence) edited(current *unstructured.Unstructured, refused []string) []fieldpath.Path {
-	edited, kept := compare.Edits{
+	edited, kept := compare.EditedItems(compare.Edits{
 		Entries: v.entries, Manager: v.manager(), Again: v.again, Refused: refused, Known: v.known.applied.foreign,
-	}.Items(v.config.Object, current.Object)
+	}, v.config.Object, current.Object)
 	v.kept = kept
 	return edited
 }

@@ -36,7 +36,7 @@ func (d *childDecision) recreate(
 		return nil, fmt.Errorf("read before recreating: %w", err)
 	}
 	obstacle, err := recreationCandidate{
-		d.parent.subject(d.Child, current, d.namespaceUID), current, &d.known.recreation, moment(d.now),
+		newSubject(d.parent, d.Child, current, d.namespaceUID), current, &d.known.recreation, moment(d.now),
 	}.obstacle()
 	if err == nil && obstacle == "" {
 		err = d.ask(Operation{Kind: ReadParent, Reason: "it can have been deleted or orphaned since the call began"}).Err
@@ -101,7 +101,7 @@ func (d *childDecision) notes(current *unstructured.Unstructured) (map[string]an
 			notes[key] = value
 		}
 	}
-	adopts, err := d.parent.adopts(d.Child, current, d.namespaceUID)
+	adopts, err := adopts(d.parent, d.Child, current, d.namespaceUID)
 	if adopts {
 		notes[d.parent.Adopted()] = "true"
 	}

@@ -13,7 +13,7 @@ type removal struct {
 	*asker
 	parent *Parent
 	// isChild is the rule that the object must meet.
-	isChild func(metav1.Object, Namespace) (bool, error)
+	isChild func(*Parent, metav1.Object, Namespace) (bool, error)
 	bucket  string // of the parent's type
 }
 
@@ -21,9 +21,9 @@ type removal struct {
 // parent no longer exists, it must be a child of exactly this parent. The decision must be stopped.
 func BeginDeletion(parent *Parent, object *unstructured.Unstructured, parentIsGone bool, now time.Time) *Decision {
 	return begin(now, func(a *asker) Verdict {
-		r := removal{asker: a, parent: parent, isChild: parent.IsChild}
+		r := removal{asker: a, parent: parent, isChild: IsChild}
 		if parentIsGone {
-			r.isChild = parent.IsExactly
+			r.isChild = IsExactly
 		}
 		outcome, err := r.repeat(object, "it is not desired", r.delete)
 		return Verdict{Outcome: outcome, Err: err}
@@ -34,7 +34,7 @@ func BeginDeletion(parent *Parent, object *unstructured.Unstructured, parentIsGo
 // the label with the bucket of the parent's type. The decision must be stopped.
 func BeginRelease(parent *Parent, object *unstructured.Unstructured, bucket string, now time.Time) *Decision {
 	return begin(now, func(a *asker) Verdict {
-		r := removal{asker: a, parent: parent, isChild: parent.IsChild, bucket: bucket}
+		r := removal{asker: a, parent: parent, isChild: IsChild, bucket: bucket}
 		outcome, err := r.repeat(object, "the dependents of the parent are orphaned", r.release)
 		return Verdict{Outcome: outcome, Err: err}
 	})
@@ -47,7 +47,7 @@ func (r *removal) repeat(
 ) (Outcome, error) {
 	current := object
 	for attempt := 1; ; attempt++ {
-		isChild, err := r.isChild(current, r.namespaceUID)
+		isChild, err := r.isChild(r.parent, current, r.namespaceUID)
 		if err != nil || !isChild {
 			return Unchanged, err
 		}

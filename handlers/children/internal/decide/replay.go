@@ -211,8 +211,8 @@ func decodePaths(encoded []casePath) (paths []fieldpath.Path) {
 	return paths
 }
 
-// encode returns what the run knows about a child, as of the given time.
-func (k *Known) encode(r *redactor, now time.Time) caseKnown {
+// newCaseKnown returns what the run knows about a child, as of the given time.
+func newCaseKnown(k *Known, r *redactor, now time.Time) caseKnown {
 	encoded := caseKnown{
 		Exists: k.exists, Hash: r.hash(k.applied.hash), Written: k.applied.written,
 		Values: r.hash(k.applied.signature.values), Owned: k.applied.signature.owned, Foreign: k.applied.foreign,
@@ -295,7 +295,7 @@ func Record(parent *Parent, child *Child, facts Facts, seen Seen, known *Known, 
 		},
 		Facts: caseFacts{facts.ParentExists, r.err(facts.Unrecorded), r.err(facts.Unwitnessed)},
 		Seen:  caseSeen{r.object(seen.Object), seen.Unknown, r.err(seen.Err)},
-		Known: known.encode(r, now), At: now,
+		Known: newCaseKnown(known, r, now), At: now,
 	}
 	return &Recording{Decision: Begin(parent, child, facts, seen, known, now), Case: c, redactor: r}
 }

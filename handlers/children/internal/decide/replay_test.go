@@ -116,7 +116,7 @@ func TestCase_KeepsWhatIsKnown(t *testing.T) {
 	known.fights.creations(start).take()
 	now := start.Add(3 * time.Second)
 	r := newRedactor(testNames, desiredChild("one"))
-	before := known.encode(r, now)
+	before := newCaseKnown(known, r, now)
 	data, err := json.Marshal(before)
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestCase_KeepsWhatIsKnown(t *testing.T) {
 	if err := json.Unmarshal(data, &decoded); err != nil {
 		t.Fatal(err)
 	}
-	again := decoded.decode(now).encode(r, now)
+	again := newCaseKnown(decoded.decode(now), r, now)
 	if diff := cmp.Diff(asText(t, before), asText(t, again)); diff != "" {
 		t.Error(diff)
 	}

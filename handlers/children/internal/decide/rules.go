@@ -58,7 +58,7 @@ type subject struct {
 	confirmed error // why a confirmation cannot be examined
 }
 
-func (p *Parent) subject(child *Child, object metav1.Object, namespace Namespace) *subject {
+func newSubject(p *Parent, child *Child, object metav1.Object, namespace Namespace) *subject {
 	return &subject{
 		parent: p, child: child, object: object, namespace: namespace,
 		controller: metav1.GetControllerOfNoCopy(object), canReach: ownerref.CanReach(p, object.GetNamespace()),
@@ -206,8 +206,8 @@ var claimRules = []claimRule{
 
 // ClaimOf returns whether an existing object with the name of a desired child may be changed. The error of Refuse wraps
 // ErrNotOwned, unless it is that of the namespace.
-func (p *Parent) ClaimOf(child *Child, object metav1.Object, namespace Namespace) (Claim, error) {
-	s := p.subject(child, object, namespace)
+func ClaimOf(p *Parent, child *Child, object metav1.Object, namespace Namespace) (Claim, error) {
+	s := newSubject(p, child, object, namespace)
 	for _, rule := range claimRules {
 		switch {
 		case !rule.is(s):
@@ -291,8 +291,8 @@ var deletionRules = []deletionRule{
 }
 
 // IsChild reports whether an object is a child that must be deleted if it is not desired.
-func (p *Parent) IsChild(object metav1.Object, namespace Namespace) (bool, error) {
-	s := p.subject(nil, object, namespace)
+func IsChild(p *Parent, object metav1.Object, namespace Namespace) (bool, error) {
+	s := newSubject(p, nil, object, namespace)
 	for _, rule := range deletionRules {
 		if rule.is(s) {
 			return rule.isChild, nil
@@ -303,8 +303,8 @@ func (p *Parent) IsChild(object metav1.Object, namespace Namespace) (bool, error
 
 // IsExactly reports whether an object is a marked child of exactly this parent. The children of a parent that was
 // restored can belong to several.
-func (p *Parent) IsExactly(object metav1.Object, namespace Namespace) (bool, error) {
-	s := p.subject(nil, object, namespace)
+func IsExactly(p *Parent, object metav1.Object, namespace Namespace) (bool, error) {
+	s := newSubject(p, nil, object, namespace)
 	if p.IsRetained(object) || s.controller != nil || s.canReach {
 		return false, nil
 	}
@@ -314,8 +314,8 @@ func (p *Parent) IsExactly(object metav1.Object, namespace Namespace) (bool, err
 
 // adopts reports whether an apply takes over an object that was not created for the parent. The annotation
 // <name>/applied alone does not show this, because a copy of a child has the same annotations.
-func (p *Parent) adopts(child *Child, object metav1.Object, namespace Namespace) (bool, error) {
-	s := p.subject(child, object, namespace)
+func adopts(p *Parent, child *Child, object metav1.Object, namespace Namespace) (bool, error) {
+	s := newSubject(p, child, object, namespace)
 	switch {
 	case s.canReach && (s.isControlledByParent() || s.hasLabel()):
 		return !s.isApplied(), nil
@@ -394,7 +394,7 @@ func (recreationCandidate) tooSoon() string {
 
 // obstacle returns why a child must not be recreated, or "".
 func (r recreationCandidate) obstacle() (string, error) {
-	switch isChild, err := r.parent.IsChild(r.current, r.namespace); {
+	switch isChild, err := IsChild(r.parent, r.current, r.namespace); {
 	case err != nil:
 		return "", err
 	case !isChild:

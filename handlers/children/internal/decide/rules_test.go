@@ -215,7 +215,7 @@ func namespaceWith(err error) Namespace {
 func TestClaimOf(t *testing.T) {
 	for _, test := range claimCases {
 		t.Run(test.situation, func(t *testing.T) {
-			claim, err := testParent().ClaimOf(&test.child, test.object, namespaceWith(test.namespace))
+			claim, err := ClaimOf(testParent(), &test.child, test.object, namespaceWith(test.namespace))
 			if claim != test.want || (err != nil) != (test.want == Refuse) {
 				t.Fatalf("got the claim %d and %v, want %d", claim, err, test.want)
 			}
@@ -265,7 +265,7 @@ var deletionCases = []struct {
 func TestIsChild(t *testing.T) {
 	for _, test := range deletionCases {
 		t.Run(test.situation, func(t *testing.T) {
-			isChild, err := testParent().IsChild(test.object, namespaceWith(test.namespace))
+			isChild, err := IsChild(testParent(), test.object, namespaceWith(test.namespace))
 			if isChild != test.want || !errors.Is(err, test.namespace) {
 				t.Errorf("got %t, %v", isChild, err)
 			}
@@ -289,7 +289,7 @@ func TestIsExactly(t *testing.T) {
 		"a child with an owner reference": {testObject(controlledBy("parent"), label("parent")), false},
 	} {
 		t.Run(situation, func(t *testing.T) {
-			got, err := testParent().IsExactly(test.object, namespaceWith(nil))
+			got, err := IsExactly(testParent(), test.object, namespaceWith(nil))
 			if got != test.want || err != nil {
 				t.Errorf("got %t, %v", got, err)
 			}
@@ -349,7 +349,8 @@ func (c recreationCase) obstacle() string {
 	controlledBy("parent")(c.object)
 	label("parent")(c.object)
 	obstacle, err := recreationCandidate{
-		testParent().subject(child, c.object, namespaceWith(nil)), c.object, &recreation{deleted: c.deleted}, moment(start),
+		newSubject(testParent(), child, c.object, namespaceWith(nil)), c.object, &recreation{deleted: c.deleted},
+		moment(start),
 	}.obstacle()
 	if err != nil {
 		return err.Error()
@@ -378,7 +379,7 @@ func TestObstacle(t *testing.T) {
 func TestRules_EachRowMatters(t *testing.T) {
 	claims := func() (all []string) {
 		for _, test := range claimCases {
-			claim, err := testParent().ClaimOf(&test.child, test.object, namespaceWith(test.namespace))
+			claim, err := ClaimOf(testParent(), &test.child, test.object, namespaceWith(test.namespace))
 			all = append(all, fmt.Sprint(claim, err))
 		}
 		return all
@@ -386,7 +387,7 @@ func TestRules_EachRowMatters(t *testing.T) {
 	eachRowMatters(t, &claimRules, func(row claimRule) string { return row.when }, claims)
 	deletions := func() (all []string) {
 		for _, test := range deletionCases {
-			isChild, err := testParent().IsChild(test.object, namespaceWith(test.namespace))
+			isChild, err := IsChild(testParent(), test.object, namespaceWith(test.namespace))
 			all = append(all, fmt.Sprint(isChild, err))
 		}
 		return all
