@@ -4,8 +4,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // inbox holds what a subscription has not received yet, and delivers it in a goroutine. The goroutine exists only while
@@ -266,42 +264,4 @@ func (b *inbox) endCall(d delivery, over bool) {
 	case d.change.Key != "":
 		b.again = &d.change
 	}
-}
-
-// calls are the user functions that are being called. Its methods are safe for concurrent use.
-type calls struct {
-	mu      sync.Mutex
-	running []*running // oldest first
-}
-
-// running is a user function that is being called.
-type running struct {
-	function string
-	since    time.Time
-}
-
-// Call calls f, which calls a user function of the subscription, for example a predicate. Until f has returned, Busy
-// can return the name of the function. Call returns the mistake of the function, if any; see [protect.Guard].
-func (s *Subscription) Call(function string, f func()) *protect.Mistake {
-	c, r := &s.calls, &running{function: function, since: time.Now()}
-	c.mu.Lock()
-	c.running = append(c.running, r)
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.running = slices.DeleteFunc(c.running, func(other *running) bool { return other == r })
-	}()
-	return s.guard.Call(f)
-}
-
-// Busy returns the name of the user function that has been running for the longest time, and the time of its call. If
-// no user function is running, the time is zero.
-func (s *Subscription) Busy() (function string, since time.Time) {
-	s.calls.mu.Lock()
-	defer s.calls.mu.Unlock()
-	if len(s.calls.running) == 0 {
-		return "", time.Time{}
-	}
-	return s.calls.running[0].function, s.calls.running[0].since
 }

@@ -46,13 +46,13 @@ func (x *Indexes) With(other *Indexes) *Indexes {
 type viewIndexes struct{ byName map[string]*objects.Index }
 
 // newIndexes returns the indexes of a view. They cost nothing until they are used.
-func (s *Subscription) newIndexes(view View) *viewIndexes {
+func newIndexes(view View, calls *calls) *viewIndexes {
 	if view.options.Indexes == nil {
 		return nil
 	}
 	indexes := map[string]*objects.Index{}
 	for name, function := range view.options.Indexes.functions {
-		f := &indexFunction{name: name, function: function, subscription: s, view: view}
+		f := &indexFunction{name: name, function: function, calls: calls, view: view}
 		indexes[name] = view.Store().NewIndex(f.evaluate)
 	}
 	return &viewIndexes{indexes}
@@ -84,16 +84,16 @@ func (v View) ByIndex(name, value string) ([]*objects.Record, error) {
 
 // indexFunction is the function of an index. Its methods are safe for concurrent use.
 type indexFunction struct {
-	name         string
-	function     func(*Object) []string
-	subscription *Subscription
-	view         View
-	panicked     atomic.Bool // whether a panic has been logged as an error
+	name     string
+	function func(*Object) []string
+	calls    *calls
+	view     View
+	panicked atomic.Bool // whether a panic has been logged as an error
 }
 
 // evaluate calls the function. It returns nil if the function panics.
 func (f *indexFunction) evaluate(r *objects.Record) (values []string) {
-	panicked := f.subscription.Call("function of index "+f.name, func() { values = f.function(NewObject(r, f.view)) })
+	panicked := f.calls.call("function of index "+f.name, func() { values = f.function(NewObject(r, f.view)) })
 	if panicked == nil {
 		return values
 	}

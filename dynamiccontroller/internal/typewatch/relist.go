@@ -11,14 +11,15 @@ import (
 type relist struct {
 	reflector *reflector
 	received  list
-	touched   map[string]version // the versions of the events since the list began, by key; guarded by delivery
+	touched   map[string]version // shared with the reflector's relistState
 }
 
 var _ listwatch.RelistStore = (*reflector)(nil)
 
 // relistState is what a reflector knows about lists next to its watch. It is guarded by the watch's delivery lock.
 type relistState struct {
-	current *relist // nil if no such list is being received
+	// touched has the versions of the events since such a list began, by key. It is nil if none is being received.
+	touched map[string]version
 	// ignored is the version of the last list next to the watch. The watch can lag behind it. Events up to this version
 	// are ignored if they would add an object that the list did not contain, or if the store holds a newer state of the
 	// object.
@@ -33,8 +34,9 @@ type relistState struct {
 func (r *reflector) BeginRelist() listwatch.Relist {
 	r.watch.delivery.Lock()
 	defer r.watch.delivery.Unlock()
-	r.relists.current = &relist{reflector: r, received: newList(), touched: map[string]version{}}
-	return r.relists.current
+	touched := map[string]version{}
+	r.relists.touched = touched
+	return &relist{reflector: r, received: newList(), touched: touched}
 }
 
 // Collect adds an item to the list.
@@ -45,7 +47,7 @@ func (l *relist) Abort() {
 	r := l.reflector
 	r.watch.delivery.Lock()
 	defer r.watch.delivery.Unlock()
-	r.relists.current = nil
+	r.relists.touched = nil
 }
 
 // End replaces the objects with the list, except those that the watch has changed after the version of the list.
@@ -67,7 +69,7 @@ func (l *relist) End(resourceVersion string) {
 		}
 	}
 	r.setUnusable(l.received.sortedUnusable(), identified)
-	r.relists.current = nil
+	r.relists.touched = nil
 	if listed != none && listed != unordered {
 		r.relists.ignored = listed
 		r.advance(listed)
@@ -109,8 +111,8 @@ func (r *reflector) observeEvent(event *objects.Record, deleted bool) (ignored b
 	if v != none && v <= s.ignored && !s.perObject && r.isReflected(event, v, deleted) {
 		return true
 	}
-	if s.current != nil {
-		s.current.touched[event.Key()] = v
+	if s.touched != nil {
+		s.touched[event.Key()] = v
 	}
 	return false
 }

@@ -3,6 +3,7 @@ package typewatch
 import (
 	"slices"
 	"sync/atomic"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -63,8 +64,7 @@ type Subscription struct {
 	closed   atomic.Bool                   // written while pool.mu is held
 	ended    chan struct{}
 	inbox    inbox // used under the delivery lock of the current watch, except by its goroutine
-	calls    calls
-	guard    protect.Guard // calls user functions
+	calls    calls // of user functions
 
 	// Guarded by the delivery lock of the current watch.
 	handler *EventHandler
@@ -78,6 +78,16 @@ type Subscription struct {
 	switched    <-chan struct{}   // closed when the last replacement's onReplace has returned
 	waitFor     []<-chan struct{} // closed when goroutines that only this subscription uses have ended
 }
+
+// Call calls f, which calls a user function of the subscription, for example a predicate. Until f has returned, Busy
+// can return the name of the function. Call returns the mistake of the function, if any; see [protect.Guard].
+func (s *Subscription) Call(function string, f func()) *protect.Mistake {
+	return s.calls.call(function, f)
+}
+
+// Busy returns the name of the user function that has been running for the longest time, and the time of its call. If
+// no user function is running, the time is zero.
+func (s *Subscription) Busy() (function string, since time.Time) { return s.calls.oldest() }
 
 // setSynced closes or replaces the channel that Synced returns. The caller must hold pool.mu.
 func (s *Subscription) setSynced(synced bool) {
@@ -213,7 +223,7 @@ func (s *Subscription) setViewLocked(w *watch, options *Options) View {
 	if keeps {
 		view.indexes = former.indexes
 	} else {
-		view.indexes = s.newIndexes(view)
+		view.indexes = newIndexes(view, &s.calls)
 	}
 	s.view.Store(&view)
 	s.inbox.setView(view)
