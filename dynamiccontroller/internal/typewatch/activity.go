@@ -24,19 +24,31 @@ type Activity struct {
 	pool *Pool
 
 	// Guarded by pool.mu.
-	active        bool
-	shard         shards.Shard
+	presence      presence
 	subscriptions map[*Subscription]struct{}
+}
+
+// presence is what subscriptions see of their activity. It is guarded by the pool's mu. A nil presence is that of a
+// subscription that is always active, and whose watches are not narrowed.
+type presence struct {
+	active bool
+	shard  shards.Shard
 }
 
 // NewActivity returns an activity without subscriptions.
 func (p *Pool) NewActivity(active bool, shard shards.Shard) *Activity {
-	return &Activity{pool: p, active: active, shard: shard, subscriptions: map[*Subscription]struct{}{}}
+	return &Activity{pool: p, presence: presence{active, shard}, subscriptions: map[*Subscription]struct{}{}}
 }
 
 // Subscribe is like [Pool.Subscribe]. The subscription is active at the times of the activity.
 func (a *Activity) Subscribe(options Options, observe func(State)) *Subscription {
-	return a.pool.subscribe(options, observe, a)
+	s := newSubscription(a.pool, observe)
+	s.presence, s.onClose = &a.presence, func() { delete(a.subscriptions, s) }
+	a.pool.mu.Lock()
+	defer a.pool.mu.Unlock()
+	a.subscriptions[s] = struct{}{}
+	a.pool.subscribeLocked(s, options)
+	return s
 }
 
 // Set determines whether the subscriptions are active, including later ones, and to which shard their watches are
@@ -46,7 +58,7 @@ func (a *Activity) Subscribe(options Options, observe func(State)) *Subscription
 func (a *Activity) Set(active bool, shard shards.Shard) (wait func()) {
 	a.pool.mu.Lock()
 	defer a.pool.mu.Unlock()
-	a.active, a.shard = active, shard
+	a.presence = presence{active, shard}
 	subs := make([]*Subscription, 0, len(a.subscriptions))
 	for s := range a.subscriptions {
 		s.placeLocked()
@@ -57,6 +69,21 @@ func (a *Activity) Set(active bool, shard shards.Shard) (wait func()) {
 			s.awaitPlace()
 		}
 	}
+}
+
+func (a *presence) isActiveLocked() bool { return a == nil || a.active }
+
+// narrowedLocked returns the key of the watch that an active subscription uses.
+func (a *presence) narrowedLocked(key Key) Key {
+	if a != nil && key.BucketLabel != "" {
+		key.Shard = a.shard
+	}
+	return key
+}
+
+// fitsLocked reports whether a subscription may use the place at present for the watch that it requires.
+func (a *presence) fitsLocked(at *place, required Key) bool {
+	return at.idle != a.isActiveLocked() && (at.idle || at.watch.key.Shard == a.narrowedLocked(required).Shard)
 }
 
 // awaitPlace waits until the subscription has a watch that fits its activity, and until the watches that it has left
@@ -77,27 +104,12 @@ func (s *Subscription) awaitPlace() {
 	}
 }
 
-func (s *Subscription) isActiveLocked() bool { return s.activity == nil || s.activity.active }
-
-// fitsLocked reports whether the subscription may use the watch with the options at present.
-func (s *Subscription) fitsLocked(w *watch, options Options) bool {
-	return w.idle != s.isActiveLocked() && (w.idle || w.key.Shard == s.narrowedLocked(options.Key).Shard)
-}
-
-// narrowedLocked returns the key of the watch that an active subscription uses.
-func (s *Subscription) narrowedLocked(key Key) Key {
-	if s.activity != nil && key.BucketLabel != "" {
-		key.Shard = s.activity.shard
+// joinLocked returns the place that the subscription must use with the options.
+func (s *Subscription) joinLocked(options Options) *place {
+	if !s.presence.isActiveLocked() {
+		return s.pool.newIdlePlaceLocked(options.Key)
 	}
-	return key
-}
-
-// joinLocked returns the watch that the subscription must use with the options.
-func (s *Subscription) joinLocked(options Options) *watch {
-	if !s.isActiveLocked() {
-		return newIdleWatch(s.pool, options.Key)
-	}
-	options.Key = s.narrowedLocked(options.Key)
+	options.Key = s.presence.narrowedLocked(options.Key)
 	return s.pool.joinLocked(options)
 }
 
@@ -107,41 +119,26 @@ func (s *Subscription) placeLocked() (moved <-chan struct{}) {
 	if s.closed.Load() {
 		return nil
 	}
-	view := s.view.Load()
+	at, required := s.place.Load(), s.view.Load().options
 	switch r := s.replacement; {
-	case r == nil || s.fitsLocked(r.to, r.options):
+	case r == nil || s.presence.fitsLocked(r.to, r.options.Key):
 	case r.isMove:
 		s.dropLocked()
-		s.pool.settleLocked(view.watch)
+		s.pool.settleLocked(at)
 	default:
 		former := r.to
 		r.setTargetLocked(s.joinLocked(r.options))
 		s.pool.leaveLocked(former, s)
 	}
-	if s.fitsLocked(view.watch, *view.options) {
-		s.pool.startLocked(view.watch) // it may have been skipped when the session began
+	if s.presence.fitsLocked(at, required.Key) {
+		s.pool.startLocked(at) // it may have been skipped when the session began
 		return nil
 	}
 	if s.replacement == nil {
-		r := s.replaceLocked(*view.options, s.joinLocked(*view.options), func() {}, func() {})
-		r.isMove = true
-		go r.run()
+		s.moveLocked(s.joinLocked(*required))
 	}
-	if s.isActiveLocked() && !view.watch.idle {
+	if s.presence.isActiveLocked() && !at.idle {
 		return nil
 	}
 	return s.replacement.ended
-}
-
-// isWantedLocked reports whether an active subscription uses the watch, or waits for it. Those that are about to leave
-// it do not count.
-func (w *watch) isWantedLocked() bool {
-	for s := range w.subscriptions {
-		if s.fitsLocked(w, *s.view.Load().options) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(*w.incoming.Load(), func(r *replacement) bool {
-		return r.subscription.isActiveLocked()
-	})
 }

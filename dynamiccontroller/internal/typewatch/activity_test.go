@@ -101,7 +101,7 @@ func TestActivity_RemainingSubscriptionsMoveToANarrowerWatch(t *testing.T) {
 		watchesAre(t, "both", srv, p, 1, 1)
 		a.Set(false, shards.Shard{})()
 		watchesAre(t, "after the move", srv, p, 1, 2)
-		if key := narrow.View().watch.key; key.Projection != Metadata || !narrow.HasSynced() {
+		if key := narrow.watch().key; key.Projection != Metadata || !narrow.HasSynced() {
 			t.Errorf("the remaining subscription has the watch %v", key)
 		}
 		closeAndWait(wide)
@@ -177,7 +177,7 @@ func TestActivity_SubscriptionLeavesAlthoughItsWatchIsNeeded(t *testing.T) {
 		other := p.Subscribe(options(Full), nil)
 		w.delivery.Unlock()
 		synctest.Wait()
-		if !narrow.View().watch.idle {
+		if !narrow.place.Load().idle {
 			t.Error("an inactive subscription uses a watch")
 		}
 		for _, s := range []*Subscription{wide, narrow, other} {
@@ -201,7 +201,7 @@ func TestActivity_MoveToANarrowerWatchContinues(t *testing.T) {
 		w.delivery.Unlock()
 		srv.set(func() { srv.hang[Metadata] = false })
 		synctest.Wait()
-		if key := narrow.View().watch.key; key.Projection != Metadata || !narrow.HasSynced() {
+		if key := narrow.watch().key; key.Projection != Metadata || !narrow.HasSynced() {
 			t.Errorf("the subscription has the watch %v, want one of metadata that has synced", key)
 		}
 		closeAndWait(narrow)
@@ -224,7 +224,7 @@ func TestActivity_SetWaitsForTheWatchesThatEnd(t *testing.T) {
 		wait := a.Set(false, shards.Shard{})
 		go func() { wait(); close(returned) }()
 		synctest.Wait()
-		if IsClosed(returned) || !s.View().watch.idle {
+		if IsClosed(returned) || !s.place.Load().idle {
 			t.Error("wait returned before the watch had ended, or the subscription still has it")
 		}
 		close(hang)
@@ -268,7 +268,7 @@ func TestActivity_ChangesTwiceBeforeTheSubscriptionHasMoved(t *testing.T) {
 		w := s.lockDelivery()
 		wait := a.Set(false, shards.Shard{})
 		stop := p.Start()
-		if len(srv.listed()) != 0 || w.startedIn != nil {
+		if len(srv.listed()) != 0 || s.place.Load().startedIn != nil {
 			t.Error("a watch was started for an inactive subscription")
 		}
 		waitAgain := a.Set(true, shards.Shard{})

@@ -56,7 +56,7 @@ func benchmarkChanged(b *testing.B, blocking bool, n int) {
 			received.Done()
 		}})
 	}
-	w := subscriptions[0].view.Load().watch.reflectors[0]
+	w := subscriptions[0].watch().reflectors[0]
 	if err := w.Replace(nil, "1"); err != nil {
 		b.Fatal(err)
 	}

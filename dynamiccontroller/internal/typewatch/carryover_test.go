@@ -18,13 +18,13 @@ func swap(
 		if handle {
 			r.attach(s)
 		}
-		older := s.view.Load().watch.reflectors[0]
+		older := s.watch().reflectors[0]
 		if err := older.Replace([]any{named(from.Projection, "a", "1"), named(from.Projection, "b", "2")}, "2"); err != nil {
 			t.Fatal(err)
 		}
 		r.take()
 		s.Replace(to, noop, noop)
-		newer := s.replacement.to.reflectors[0]
+		newer := s.replacement.to.watch.reflectors[0]
 		if err := newer.Replace(list, "9"); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func testCarryOver(t *testing.T, from, to Options, unusable string, handle, carr
 	p := to.Projection
 	list := []any{item(p, unusable), named(p, "b", "2")}
 	swap(t, from, to, handle, list, func(s *Subscription, to *reflector, r *recorder) {
-		if s.view.Load().watch != to.watch {
+		if s.watch() != to.watch {
 			t.Fatal("the subscription has not switched")
 		}
 		if has := s.View().Store().Has("ns/a"); has != carried {
@@ -140,7 +140,7 @@ func TestReplacement_NotifiesOtherSubscriptionsOfCarriedObjects(t *testing.T) {
 		p := newTestPool(newServer())
 		s, other := p.Subscribe(options(Full), nil), p.Subscribe(selecting(Full), nil)
 		r := attachRecorder(other)
-		from, to := s.view.Load().watch.reflectors[0], other.view.Load().watch.reflectors[0]
+		from, to := s.watch().reflectors[0], other.watch().reflectors[0]
 		if err := from.Replace([]any{named(Full, "a", "1")}, "2"); err != nil {
 			t.Fatal(err)
 		}
@@ -161,7 +161,7 @@ func TestReplacement_CarriedObjectIsComparedWithAListInProgress(t *testing.T) {
 	p := newTestPool(newServer())
 	s, other := p.Subscribe(options(Full), nil), p.Subscribe(selecting(Full), nil)
 	r := attachRecorder(other)
-	from, to := s.view.Load().watch, other.view.Load().watch
+	from, to := s.watch(), other.watch()
 	if err := from.reflectors[0].Replace([]any{named(Full, "a", "1")}, "2"); err != nil {
 		t.Fatal(err)
 	}

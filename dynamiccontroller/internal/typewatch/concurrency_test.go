@@ -151,7 +151,7 @@ func TestReplace_KeepsNoFormerStoreInMemory(t *testing.T) {
 	var former []weak.Pointer[watch]
 	for range 5 {
 		<-s.Synced()
-		former = append(former, weak.Make(s.view.Load().watch))
+		former = append(former, weak.Make(s.watch()))
 		replaced := make(chan struct{})
 		s.Replace(transformed(Full), func() { close(replaced) }, noop)
 		<-replaced

@@ -9,9 +9,18 @@
 // ends when no subscription uses it any longer. Two watches of the same type can exist at the same time, and can be at
 // different resourceVersions.
 //
-//	Subscription ──▶ View ──▶ watch ──▶ store ◀── reflector ◀── listwatch.Loop ◀── API server
-//	      │                                                    Pool.Start ... stop: a session
-//	      └── replacement ──▶ watch ──▶ store ◀── reflector
+// The types use each other in one direction, so that a watch can be understood without the types to the left of it.
+// The exceptions are a Pool and its Subscriptions, and a watch and its reflectors:
+//
+//	Activity ──▶ Pool ◀──▶ Subscription ──▶ place ──▶ watch ◀──▶ reflector ◀── listwatch.Loop ◀── API server
+//	                         │  │             ▲         │
+//	                         │  └─▶ replacement ┘       ├──▶ contents, with the store ◀── View
+//	                         └──────────────────────────┴──▶ listener ──▶ inbox
+//
+// A watch fills its store and delivers changes to its listeners. It notifies its owner when it has synced or failed,
+// and its waiters when it has received something. The owner is the Pool, which decides which watch each Subscription
+// uses: its place. A Subscription is a listener with a place. A replacement is a waiter, which makes its Subscription
+// attempt to switch to another place.
 //
 // [Subscription.Replace] moves a subscription to another watch. The pool uses the same mechanism in two cases: when no
 // subscription needs a watch's projection any longer, and when a watch fails before it has synced. It then moves the
@@ -30,7 +39,7 @@
 //
 // # Delivery
 //
-// A change is delivered to each subscription of the watch as soon as it is stored. There are two ways:
+// A change is delivered to each listener of the watch as soon as it is stored. There are two ways:
 //
 //	change ──▶ store ──┬──▶ event handler         options are not Blocking: called at once, under the delivery lock
 //	                   └──▶ inbox ──▶ event handler   Blocking: called by a goroutine of the subscription, without a lock
@@ -40,13 +49,13 @@
 // of them are lost, and is notified once; see [EventHandler].Loses. The goroutine of an inbox exists only while the
 // inbox is not empty. Detach and Close wait for the running function of their own subscription only.
 //
-// Existing objects are delivered in a pass over a snapshot of the store. All subscriptions that wait when the pass
-// begins take part. Subscriptions that are attached later wait for the next pass; see [Pool.Hold]. Changes during the
-// pass are delivered after it.
+// Existing objects are delivered in a pass over a snapshot of the store. All listeners that wait when the pass begins
+// take part. Listeners that are attached later wait for the next pass; see [Pool.Hold]. Changes during the pass are
+// delivered after it.
 //
-// Each [Object] contains the [View] under which it was stored: the watch and the subscription's options. A state and
-// its options therefore always match, also while the subscription is moved to another watch. All subscriptions share
-// the decoded parts of a state.
+// Each [Object] contains the [View] under which it was stored: the watch's contents and the subscription's options. A
+// state and its options therefore always match, also while the subscription is moved to another watch. All
+// subscriptions share the decoded parts of a state.
 //
 // A session of the pool is the period from a call to [Pool.Start] until its stop function is called. It can span
 // several runs of the controller. Stores are kept between sessions, so that the first list of the next one reveals

@@ -3,7 +3,6 @@ package typewatch
 import (
 	"context"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -114,14 +113,14 @@ func (p *Pool) beginHistory(r *reflector, after int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var first, others []*reflector
-	for _, watches := range p.byType {
-		for _, w := range watches {
+	for _, places := range p.byType {
+		for _, at := range places {
 			switch {
-			case !everywhere && w.key.GVR.Group != group:
-			case w.hasSecondaryLocked():
-				first = append(first, w.reflectors...)
+			case !everywhere && at.watch.key.GVR.Group != group:
+			case hasSecondaryLocked(at):
+				first = append(first, at.watch.reflectors...)
 			default:
-				others = append(others, w.reflectors...)
+				others = append(others, at.watch.reflectors...)
 			}
 		}
 	}
@@ -156,7 +155,7 @@ func (p *Pool) relistAll(ctx context.Context, parts ...[]*reflector) {
 
 // isOutdated reports whether the reflector's objects belong to an earlier history.
 func (r *reflector) isOutdated() bool {
-	return r.history.Load() < r.watch.pool.histories.of(r.watch.key.GVR.Group)
+	return r.history.Load() < r.watch.history()
 }
 
 const (
@@ -187,12 +186,12 @@ func (p *Pool) connectionLost(w *watch) {
 		return
 	}
 	var newest *reflector
-	for _, watches := range p.byType {
-		for _, w := range watches {
-			if w.isListedEarly() {
+	for _, places := range p.byType {
+		for _, at := range places {
+			if at.watch.isListedEarly() {
 				continue
 			}
-			for _, r := range w.reflectors {
+			for _, r := range at.watch.reflectors {
 				if newest == nil || r.newest().isNewer(newest.newest()) {
 					newest = r
 				}
@@ -260,14 +259,4 @@ func (r *reflector) mostRecent(ctx context.Context) (list metav1.ListMeta, err e
 		return list, mistake
 	}
 	return list, err
-}
-
-// hasSecondaryLocked reports whether a change to the watch's objects reconciles objects of another type.
-func (w *watch) hasSecondaryLocked() bool {
-	for s := range w.subscriptions {
-		if s.view.Load().options.Secondary {
-			return true
-		}
-	}
-	return slices.ContainsFunc(*w.incoming.Load(), func(r *replacement) bool { return r.options.Secondary })
 }

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// inbox holds what a subscription has not received yet, and delivers it in a goroutine. The goroutine exists only while
-// there is something to deliver. It holds no lock while it calls the event handler. An inbox is used by subscriptions
-// whose event handler can call user code, and by any subscription that leaves a pass before the end.
+// inbox holds what a listener has not received yet, and delivers it in a goroutine. The goroutine exists only while
+// there is something to deliver. It holds no lock while it calls the event handler. An inbox is used by listeners whose
+// event handler can call user code, and by any listener that leaves a pass before the end.
 //
-// Items are added only while the delivery lock of the subscription's watch is held. They are delivered in this order:
+// Items are added only while the delivery lock of the listener's watch is held. They are delivered in this order:
 //
 //  1. early: changes from before the pass over the existing objects
 //  2. existing: the existing objects, followed by a call to Synced
@@ -28,7 +28,7 @@ type inbox struct {
 	idle     chan struct{} // closed when the goroutine ends; nil if nobody waits for it
 }
 
-// existing is the part of a pass that has not been delivered to a subscription.
+// existing is the part of a pass that has not been delivered to a listener.
 type existing struct {
 	view View
 	next *chunk // nil if all objects have been delivered
@@ -133,7 +133,7 @@ func (b *inbox) announce(first *chunk, view View) {
 func (b *inbox) setView(view View) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.existing != nil && b.existing.view.watch == view.watch {
+	if b.existing != nil && b.existing.view.contents == view.contents {
 		b.existing.view = view
 	}
 }

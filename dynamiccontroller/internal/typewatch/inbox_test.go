@@ -82,7 +82,7 @@ func TestInbox_IsBoundedByTheNumberOfObjects(t *testing.T) {
 	combineFrom(t, 0)
 	p := newTestPool(newServer())
 	s := p.Subscribe(blocking(options(Metadata)), nil)
-	w := s.view.Load().watch.reflectors[0]
+	w := s.watch().reflectors[0]
 	m := &model{t: t, subscription: s}
 	m.known = map[string]string{}
 	handler := m.handler()
@@ -125,7 +125,7 @@ func TestInbox_IsBoundedByTheNumberOfObjects(t *testing.T) {
 func TestInbox_CallsNeverOverlap(t *testing.T) {
 	p := newTestPool(newServer())
 	s := p.Subscribe(options(Metadata), nil)
-	w := s.view.Load().watch.reflectors[0]
+	w := s.watch().reflectors[0]
 	m := &model{t: t, subscription: s}
 	m.known = map[string]string{}
 	handler := m.handler()
@@ -167,7 +167,7 @@ func TestInbox_CallsNeverOverlap(t *testing.T) {
 func TestInbox_ContinuesAfterGoexit(t *testing.T) {
 	p := newTestPool(newServer())
 	s := p.Subscribe(blocking(options(Metadata)), nil)
-	w := s.view.Load().watch.reflectors[0]
+	w := s.watch().reflectors[0]
 	var list []any
 	for i := range 600 {
 		list = append(list, object(fmt.Sprint(i), "1"))
@@ -486,7 +486,7 @@ func TestInbox_HasNoGoroutineWhileItIsEmpty(t *testing.T) {
 		subscriptions = append(subscriptions, p.Subscribe(o, nil))
 		attachRecorder(subscriptions[i])
 	}
-	w := subscriptions[0].view.Load().watch.reflectors[0]
+	w := subscriptions[0].watch().reflectors[0]
 	if err := errors.Join(w.Replace([]any{object("a", "1")}, "1"), w.Update(object("a", "2"))); err != nil {
 		t.Fatal(err)
 	}

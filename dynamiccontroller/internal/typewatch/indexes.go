@@ -98,7 +98,7 @@ func (f *indexFunction) evaluate(r *objects.Record) (values []string) {
 		return values
 	}
 	const message = "Index function panicked, the object has no values"
-	log := f.view.watch.log.WithValues("index", f.name, "object", r.Key())
+	log := f.view.contents.log.WithValues("index", f.name, "object", r.Key())
 	if f.panicked.Swap(true) {
 		log.V(1).Info(message, "error", panicked.Error())
 	} else {

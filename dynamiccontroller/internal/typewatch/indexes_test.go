@@ -165,7 +165,7 @@ func TestIndexes_ReflectAChangeWhenItIsDelivered(t *testing.T) {
 		s := newTestPool(newServer()).Subscribe(indexed(options(projection), func(o *Object) []string {
 			return []string{o.GetResourceVersion()}
 		}), nil)
-		w := s.view.Load().watch.reflectors[0]
+		w := s.watch().reflectors[0]
 		if err := w.Replace([]any{object("a", "1"), object("b", "2"), object("c", "3")}, "3"); err != nil {
 			t.Fatal(err)
 		}
@@ -199,7 +199,7 @@ func TestIndexes_OfANamespacedWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		s := p.Subscribe(indexed(in("ns,other", Metadata), constant("value")), nil)
 		synctest.Wait()
-		reflectors := s.view.Load().watch.reflectors
+		reflectors := s.watch().reflectors
 		elsewhere := object("b", "100")
 		elsewhere.Namespace = "other"
 		err := errors.Join(reflectors[0].Replace([]any{object("a", "100")}, "100"),
@@ -259,7 +259,7 @@ func TestD5_PanicOfAnIndexFunctionIsLogged(t *testing.T) {
 			}
 			return []string{"value"}
 		}), nil)
-		w := s.view.Load().watch.reflectors[0]
+		w := s.watch().reflectors[0]
 		err := w.Replace([]any{object("good", "1"), object("bad", "1")}, "1")
 		expectFound(t, "list", s, "value", "ns/good")
 		err = errors.Join(err, w.Update(object("bad", "2")), w.Update(object("good", "2")), w.Add(object("bad-2", "2")))

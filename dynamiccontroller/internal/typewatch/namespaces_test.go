@@ -184,7 +184,7 @@ func TestNamespaces_ReplacementWaitsForEachEmptiedNamespace(t *testing.T) {
 		other := p.Subscribe(in("a,b", Full), nil)
 		r := attachRecorder(s)
 		synctest.Wait()
-		to := other.View().watch
+		to := other.watch()
 		srv.set(func() { srv.refuseIn["b"] = errors.New("later") })
 		to.state.markVanished() // only the watch that will replace the other one is emptied
 		time.Sleep(time.Minute)
@@ -195,7 +195,7 @@ func TestNamespaces_ReplacementWaitsForEachEmptiedNamespace(t *testing.T) {
 		srv.set(func() { clear(srv.refuseIn) })
 		time.Sleep(time.Minute)
 		r.expect(t, "after the replacement")
-		if s.View().watch != to {
+		if s.watch() != to {
 			t.Error("the replacement is still pending")
 		}
 		closeAndWait(other)

@@ -3,7 +3,7 @@ package typewatch
 import "slices"
 
 // chunk is a part of the objects in a store. The chunks of a store form a linked list, so that the memory of a chunk is
-// released once all subscriptions have received its objects.
+// released once all listeners have received its objects.
 type chunk struct {
 	states []state
 	next   *chunk
@@ -28,7 +28,7 @@ type knownObjects struct {
 	pointers [batch]*Object
 }
 
-// set returns the objects of a chunk as they are delivered to a subscription with the given view.
+// set returns the objects of a chunk as they are delivered with the given view.
 func (k *knownObjects) set(c *chunk, view View) []*Object {
 	for i := range c.states {
 		k.objects[i] = Object{state: &c.states[i], View: view}
@@ -37,35 +37,28 @@ func (k *knownObjects) set(c *chunk, view View) []*Object {
 	return k.pointers[:len(c.states)]
 }
 
-// pass delivers the existing objects of a watch to all subscriptions that wait for them. It begins with a snapshot of
-// the store. Subscriptions whose event handler can call user code receive the snapshot in their inbox. The other ones
-// are members of the pass: they receive one chunk after the other and then the changes since the snapshot. The delivery
+// pass delivers the existing objects of a watch to all listeners that wait for them. It begins with a snapshot of
+// the store. Listeners whose event handler can call user code receive the snapshot in their inbox. The other ones are
+// members of the pass: they receive one chunk after the other and then the changes since the snapshot. The delivery
 // lock is released after each chunk.
 type pass struct {
 	next    *chunk // the next chunk that the members receive
-	members []*Subscription
+	members []*listener
 	changes []*storeChange // since the pass began
 	known   knownObjects   // reused for all members
 }
 
-// startPass starts a pass if a subscription waits for the existing objects, unless a pass is in progress. It must be
-// called whenever a subscription begins to wait. The caller must hold w.delivery.
+// startPass starts a pass if a listener waits for the existing objects, unless a pass is in progress. It must be called
+// whenever a listener begins to wait. The caller must hold w.delivery.
 func (w *watch) startPass() {
-	held := w.pool.holds.Load() > 0
-	if held || w.pass != nil || !slices.ContainsFunc(w.attached, (*Subscription).awaitsPass) {
+	if w.pass != nil || len(w.awaitingPass()) == 0 {
 		return
 	}
 	w.pass = &pass{}
 	go w.deliverExisting()
 }
 
-// awaitsPass reports whether the existing objects must be delivered to the subscription. The caller must hold the
-// delivery lock.
-func (s *Subscription) awaitsPass() bool {
-	return s.handler != nil && !s.announced && !s.closed.Load() && s.view.Load().watch.listed.Load()
-}
-
-// deliverExisting performs passes until no subscription waits for one.
+// deliverExisting performs passes until no listener waits for one.
 func (w *watch) deliverExisting() {
 	for w.beginPass() {
 		for w.deliverChunk() {
@@ -73,37 +66,32 @@ func (w *watch) deliverExisting() {
 	}
 }
 
-// waitingLocked returns the subscriptions that wait for a pass. The caller must hold the delivery lock.
-func (w *watch) waitingLocked() (waiting []*Subscription) {
-	for _, s := range w.attached {
-		if s.awaitsPass() {
-			waiting = append(waiting, s)
+// awaitingPass returns the listeners for which a pass can begin. The caller must hold w.delivery.
+func (w *watch) awaitingPass() (waiting []*listener) {
+	if !w.listed.Load() || w.env.holds.Load() > 0 {
+		return nil
+	}
+	for _, l := range w.attached {
+		if l.awaitsPass() {
+			waiting = append(waiting, l)
 		}
 	}
 	return waiting
 }
 
-// beginPass begins a pass. It returns false if no subscription waits for one.
+// beginPass begins a pass. It returns false if no listener waits for one.
 func (w *watch) beginPass() bool {
 	w.delivery.Lock()
 	defer w.delivery.Unlock()
-	waiting := w.waitingLocked()
-	if len(waiting) == 0 || w.pool.holds.Load() > 0 {
+	waiting := w.awaitingPass()
+	if len(waiting) == 0 {
 		w.pass = nil
 		return false
 	}
 	w.passes++
-	first := w.snapshot()
-	w.pass = &pass{next: first}
-	for _, s := range waiting {
-		s.announced = true
-		if view := s.view.Load(); view.options.Blocking || !s.inbox.isIdle() {
-			s.inbox.announce(first, *view)
-			s.inbox.setView(*s.view.Load()) // it can have been updated in between
-		} else {
-			s.pass = w.pass
-			w.pass.members = append(w.pass.members, s)
-		}
+	w.pass = &pass{next: w.snapshot()}
+	for _, l := range waiting {
+		l.joinPass(w.pass)
 	}
 	return true
 }
@@ -114,73 +102,17 @@ func (w *watch) deliverChunk() bool {
 	w.delivery.Lock()
 	defer w.delivery.Unlock()
 	p := w.pass
-	views := map[*Subscription]View{} // read once, because Update can change them
-	for _, s := range slices.Clone(p.members) {
-		switch view := *s.view.Load(); {
-		case s.closed.Load():
-			s.dropPass()
-		case view.options.Blocking:
-			s.leavePass()
-		default:
-			views[s] = view
-		}
+	for _, l := range slices.Clone(p.members) { // because members can leave
+		l.receive(p.next, &p.known)
 	}
-	if next := p.next; next != nil && len(p.members) > 0 {
-		p.next = next.next
-		for _, s := range p.members {
-			s.handler.Known(p.known.set(next, views[s]))
-		}
+	if p.next != nil && len(p.members) > 0 {
+		p.next = p.next.next
 		return true
 	}
 	members := p.members
 	p.members = nil
-	for _, s := range members {
-		s.pass = nil
-		s.handler.Synced()
-		for _, c := range p.changes {
-			view := *s.view.Load()
-			s.deliver(c.in(view, view))
-		}
+	for _, l := range members {
+		l.endPass(p.changes)
 	}
 	return false
-}
-
-// leavePass moves everything that the subscription has not received from the pass to its inbox. The caller must hold
-// the delivery lock.
-func (s *Subscription) leavePass() {
-	p := s.pass
-	if p == nil {
-		return
-	}
-	s.dropPass()
-	view := *s.view.Load()
-	s.inbox.announce(p.next, view)
-	for _, c := range p.changes {
-		s.inbox.add(c.in(view, view))
-	}
-}
-
-// abandonPass moves only the deletions that the subscription has not received from the pass to its inbox. The caller
-// must hold the delivery lock.
-func (s *Subscription) abandonPass() {
-	p := s.pass
-	if p == nil {
-		return
-	}
-	s.dropPass()
-	view := *s.view.Load()
-	for _, c := range p.changes {
-		if c.isDeletion() {
-			s.inbox.add(c.in(view, view))
-		}
-	}
-}
-
-// dropPass removes the subscription from the members of its pass, if any. The caller must hold the delivery lock. This
-// must not be left to the pass, because a subscription that has moved is guarded by the lock of another watch.
-func (s *Subscription) dropPass() {
-	if p := s.pass; p != nil {
-		p.members = slices.DeleteFunc(p.members, func(other *Subscription) bool { return other == s })
-		s.pass = nil
-	}
 }

@@ -13,7 +13,7 @@ import (
 func listedWatch(t testing.TB, p *Pool, n int) (*Subscription, *reflector) {
 	t.Helper()
 	s := p.Subscribe(options(Metadata), nil)
-	w := s.view.Load().watch.reflectors[0]
+	w := s.watch().reflectors[0]
 	var list []any
 	for i := range n {
 		list = append(list, received(t, owned(strconv.Itoa(i), "1", "x"), Metadata, true))
@@ -157,10 +157,10 @@ func count(all []string, event string) (n int) {
 // moveTo moves a subscription to another watch with the same objects.
 func moveTo(t *testing.T, s *Subscription) {
 	t.Helper()
-	from := s.view.Load().watch
+	from := s.watch()
 	replaced := make(chan struct{})
 	s.Replace(options(Full), func() { close(replaced) }, noop)
-	to := s.pool.shared[Key{GVR: widgets, Projection: Full}]
+	to := s.pool.shared[Key{GVR: widgets, Projection: Full}].watch
 	var list []any
 	for _, r := range from.store.All() {
 		o, err := r.Decode(Metadata)

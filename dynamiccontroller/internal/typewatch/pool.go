@@ -4,14 +4,12 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
@@ -86,21 +84,16 @@ type Config struct {
 // Pool holds the watches of all subscriptions. Subscriptions for the same objects share a watch. A Pool's methods are
 // safe for concurrent use.
 type Pool struct {
-	config    Config
-	relists   *rate.Limiter // limits relists, across all types, after watches were closed early
-	gate      *listwatch.Gate
-	histories histories
+	environment // of all watches
 	// historyRelists limits the relists after a new history began, and checks the checks for one.
 	historyRelists, checks *rate.Limiter
 
-	mu      sync.Mutex // guards the fields below, and some fields of watches and subscriptions
-	shared  map[Key]*watch
-	byType  map[schema.GroupVersionResource][]*watch
+	mu      sync.Mutex // guards the fields below, places, and some fields of subscriptions
+	shared  map[Key]*place
+	byType  map[schema.GroupVersionResource][]*place
 	session *session // nil while no watch runs
 	// checking is true while a check for a new history is in progress.
 	checking bool
-
-	holds atomic.Int64 // number of calls to Hold that have not been released
 }
 
 // session is a period during which watches run; see the package comment.
@@ -115,10 +108,12 @@ func NewPool(config Config) *Pool {
 		config.Progress = func() {}
 	}
 	return &Pool{
-		config: config, relists: listwatch.NewRelistLimiter(), gate: listwatch.NewGate(),
+		environment: environment{
+			config: config, relists: listwatch.NewRelistLimiter(), gate: listwatch.NewGate(),
+		},
 		checks:         rate.NewLimiter(rate.Every(checkInterval), 1),
 		historyRelists: rate.NewLimiter(historyRelistsPerSecond, historyRelistBurst),
-		shared:         map[Key]*watch{}, byType: map[schema.GroupVersionResource][]*watch{},
+		shared:         map[Key]*place{}, byType: map[schema.GroupVersionResource][]*place{},
 	}
 }
 
@@ -128,138 +123,145 @@ func NewPool(config Config) *Pool {
 // If observe is not nil, it is called when the phase of the subscription's current watch changes. It must not use the
 // pool or change a subscription. It may be called once more while [Subscription.Close] is running.
 func (p *Pool) Subscribe(options Options, observe func(State)) *Subscription {
-	return p.subscribe(options, observe, nil)
-}
-
-func (p *Pool) subscribe(options Options, observe func(State), activity *Activity) *Subscription {
-	s := &Subscription{
-		pool: p, observe: observe, activity: activity, ended: make(chan struct{}), switched: closedChannel,
-	}
-	s.synced.Store(ptr.To(make(chan struct{})))
+	s := newSubscription(p, observe)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if activity != nil {
-		activity.subscriptions[s] = struct{}{}
-	}
-	w := s.joinLocked(options)
-	w.subscriptions[s] = struct{}{}
-	s.setViewLocked(w, &options)
-	s.setSynced(w.listed.Load())
-	p.settleLocked(w)
+	p.subscribeLocked(s, options)
 	return s
 }
 
-// joinLocked returns the watch for the options. It prefers a watch with exactly the requested projection to one with a
+// subscribeLocked gives a new subscription its first watch.
+func (p *Pool) subscribeLocked(s *Subscription, options Options) {
+	at := s.joinLocked(options)
+	at.subscriptions[s] = struct{}{}
+	s.setViewLocked(at, &options)
+	s.setSynced(at.watch.listed.Load())
+	p.settleLocked(at)
+}
+
+// joinLocked returns the place for the options. It prefers a watch with exactly the requested projection to one with a
 // wider projection, and ignores the latter if it is failing to sync. If there is neither, it creates a watch.
-func (p *Pool) joinLocked(options Options) *watch {
+func (p *Pool) joinLocked(options Options) *place {
 	if options.Transform != nil {
-		return p.newWatchLocked(options.Key, options.Transform)
+		return p.newPlaceLocked(options.Key, options.Transform)
 	}
 	for key := options.Key; key.Projection <= objects.Complete; key.Projection++ {
-		if w := p.sharedLocked(key); w != nil && (key == options.Key || !w.fails) {
-			return w
+		if at := p.sharedLocked(key); at != nil && (key == options.Key || !at.fails) {
+			return at
 		}
 	}
-	return p.newWatchLocked(options.Key, nil)
+	return p.newPlaceLocked(options.Key, nil)
 }
 
-func (p *Pool) newWatchLocked(key Key, transform cache.TransformFunc) *watch {
-	w := newWatch(p, key, transform)
-	p.byType[key.GVR] = append(p.byType[key.GVR], w)
-	if w.shared {
-		p.shared[key] = w
+func (p *Pool) newPlaceLocked(key Key, transform cache.TransformFunc) *place {
+	at := newPlace()
+	at.watch = newWatch(&p.environment, key, transform, owner{
+		listed:         func() { p.setSynced(at) },
+		observe:        func(state State) { p.observe(at, state) },
+		wentBack:       p.beginHistory,
+		connectionLost: func() { p.connectionLost(at.watch) },
+	})
+	p.byType[key.GVR] = append(p.byType[key.GVR], at)
+	if at.watch.shared {
+		p.shared[key] = at
 	}
-	p.startLocked(w)
-	return w
+	p.startLocked(at)
+	return at
 }
 
-// leaveLocked is called after s, or its replacement, has left the watch. It closes the watch if nothing uses it.
-func (p *Pool) leaveLocked(w *watch, s *Subscription) {
-	p.settleLocked(w)
-	if w.closed || len(w.subscriptions)+len(*w.incoming.Load()) > 0 {
+// newIdlePlaceLocked returns a place for one subscription that is not active. It is not among those of the pool.
+func (p *Pool) newIdlePlaceLocked(key Key) *place {
+	at := newPlace()
+	at.watch, at.idle = newIdleWatch(&p.environment, key), true
+	return at
+}
+
+// leaveLocked is called after s, or its replacement, has left the place. It ends the watch if nothing uses it.
+func (p *Pool) leaveLocked(at *place, s *Subscription) {
+	p.settleLocked(at)
+	if at.closed || len(at.subscriptions)+len(at.incoming) > 0 {
 		return
 	}
-	w.closed = true
-	gvr := w.key.GVR
-	p.byType[gvr] = slices.DeleteFunc(p.byType[gvr], func(other *watch) bool { return other == w })
-	if len(p.byType[gvr]) == 0 {
-		delete(p.byType, gvr)
+	at.closed = true
+	key := at.watch.key
+	p.byType[key.GVR] = slices.DeleteFunc(p.byType[key.GVR], func(other *place) bool { return other == at })
+	if len(p.byType[key.GVR]) == 0 {
+		delete(p.byType, key.GVR)
 	}
-	if p.shared[w.key] == w {
-		delete(p.shared, w.key)
+	if p.shared[key] == at {
+		delete(p.shared, key)
 	}
-	if w.cancel != nil {
-		w.cancel()
+	if at.cancel != nil {
+		at.cancel()
 	}
-	s.waitForLocked(w.done)
+	s.waitForLocked(at.done)
 }
 
 // settleLocked determines whether subscriptions that need only a narrower projection keep using the watch. If no
 // subscription needs the watch's projection, or if the watch fails before it has synced, settleLocked moves these
 // subscriptions to another watch. Otherwise, any pending moves are cancelled.
-func (p *Pool) settleLocked(w *watch) {
-	if !w.shared || w.closed {
+func (p *Pool) settleLocked(at *place) {
+	key := at.watch.key
+	if !at.watch.shared || at.closed {
 		return
 	}
 	stays, widest := false, objects.Keys
 	visit := func(projection objects.Projection) {
-		if projection < w.key.Projection {
+		if projection < key.Projection {
 			widest = max(widest, projection)
 		} else {
 			stays = true
 		}
 	}
-	for s := range w.subscriptions {
+	for s := range at.subscriptions {
 		visit(s.view.Load().options.Projection)
 	}
-	incoming := *w.incoming.Load()
+	incoming := at.incoming
 	for _, r := range incoming {
 		visit(r.options.Projection)
 	}
-	stays = stays && !w.fails
-	key := w.key
-	key.Projection = widest
-	for s := range w.subscriptions {
+	stays = stays && !at.fails
+	narrower := key
+	narrower.Projection = widest
+	for s := range at.subscriptions {
 		switch options := s.view.Load().options; {
-		case options.Projection == w.key.Projection:
-		case stays && s.replacement != nil && s.replacement.isMove && s.fitsLocked(w, *options):
+		case options.Projection == key.Projection:
+		case stays && s.replacement != nil && s.replacement.isMove && s.presence.fitsLocked(at, options.Key):
 			s.dropLocked()
-		case !stays && s.replacement == nil && s.fitsLocked(w, *options):
-			r := s.replaceLocked(*options, p.exactLocked(key), func() {}, func() {})
-			r.isMove = true
-			go r.run()
+		case !stays && s.replacement == nil && s.presence.fitsLocked(at, options.Key):
+			s.moveLocked(p.exactLocked(narrower))
 		}
 	}
 	for _, r := range incoming {
-		if !stays && r.options.Projection < w.key.Projection {
-			r.setTargetLocked(p.exactLocked(key))
+		if !stays && r.options.Projection < key.Projection {
+			r.setTargetLocked(p.exactLocked(narrower))
 		}
 	}
 }
 
-func (p *Pool) exactLocked(key Key) *watch {
-	if w := p.sharedLocked(key); w != nil {
-		return w
+func (p *Pool) exactLocked(key Key) *place {
+	if at := p.sharedLocked(key); at != nil {
+		return at
 	}
-	return p.newWatchLocked(key, nil)
+	return p.newPlaceLocked(key, nil)
 }
 
-// sharedLocked returns the watch with the key that subscriptions can join, or nil. It starts the watch, which may have
+// sharedLocked returns the place with the key that subscriptions can join, or nil. It starts the watch, which may have
 // been skipped when the session began.
-func (p *Pool) sharedLocked(key Key) *watch {
-	w := p.shared[key]
-	if w != nil {
-		p.startLocked(w)
+func (p *Pool) sharedLocked(key Key) *place {
+	at := p.shared[key]
+	if at != nil {
+		p.startLocked(at)
 	}
-	return w
+	return at
 }
 
 // Len returns the number of watches, except idle ones.
 func (p *Pool) Len() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, watches := range p.byType {
-		n += len(watches)
+	for _, places := range p.byType {
+		n += len(places)
 	}
 	return n
 }
@@ -273,10 +275,10 @@ func (p *Pool) Start() (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.session = current
-	for _, watches := range p.byType {
-		for _, w := range watches {
-			if w.isWantedLocked() {
-				p.startLocked(w)
+	for _, places := range p.byType {
+		for _, at := range places {
+			if isWantedLocked(at) {
+				p.startLocked(at)
 			}
 		}
 	}
@@ -301,8 +303,8 @@ func (p *Pool) Hold() (release func()) {
 		}
 		var all []*watch
 		p.mu.Lock()
-		for _, watches := range p.byType {
-			all = append(all, watches...)
+		for _, places := range p.byType {
+			all = append(all, watchesOf(places)...)
 		}
 		p.mu.Unlock()
 		for _, w := range all {
@@ -315,14 +317,14 @@ func (p *Pool) Hold() (release func()) {
 
 // startLocked starts the watch's goroutine if the pool is running. If the watch's goroutine from an earlier session has
 // not ended, the new one waits for it.
-func (p *Pool) startLocked(w *watch) {
+func (p *Pool) startLocked(at *place) {
 	current := p.session
-	if current == nil || w.idle || w.closed || w.startedIn == current {
+	if current == nil || at.idle || at.closed || at.startedIn == current {
 		return
 	}
 	ctx, cancel := context.WithCancel(current.ctx)
-	before, done := w.done, make(chan struct{})
-	w.startedIn, w.cancel, w.done = current, cancel, done
+	w, before, done := at.watch, at.done, make(chan struct{})
+	at.startedIn, at.cancel, at.done = current, cancel, done
 	current.watches.Go(func() {
 		defer close(done)
 		defer cancel()
@@ -356,8 +358,8 @@ func (p *Pool) Vanished(gvr schema.GroupVersionResource) bool {
 func (p *Pool) Running() (types []schema.GroupVersionResource) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for gvr, watches := range p.byType {
-		if slices.ContainsFunc(watches, func(w *watch) bool { return !IsClosed(w.done) }) {
+	for gvr, places := range p.byType {
+		if slices.ContainsFunc(places, func(at *place) bool { return !IsClosed(at.done) }) {
 			types = append(types, gvr)
 		}
 	}
@@ -371,20 +373,22 @@ func (p *Pool) Watches(gvr schema.GroupVersionResource) int { return len(p.watch
 func (p *Pool) watches(gvr schema.GroupVersionResource) []*watch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Clone(p.byType[gvr])
+	return watchesOf(p.byType[gvr])
 }
 
-// setSynced updates the watch's subscriptions after w.listed has changed. The caller must hold w.delivery.
-func (p *Pool) setSynced(w *watch) {
+// setSynced updates the subscriptions after the watch has stored a list or its session has ended. The caller must hold
+// the delivery lock.
+func (p *Pool) setSynced(at *place) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w.wakeIncoming()
-	if w.fails && w.listed.Load() {
-		w.fails = false
-		p.settleLocked(w)
+	at.watch.wakeWaiters()
+	listed := at.watch.listed.Load()
+	if at.fails && listed {
+		at.fails = false
+		p.settleLocked(at)
 	}
-	for s := range w.subscriptions {
-		s.setSynced(w.listed.Load())
+	for s := range at.subscriptions {
+		s.setSynced(listed)
 		if s.replacement != nil {
 			s.replacement.check() // a list can move the watch back to an older version; see watch.isBehind
 		}
@@ -392,12 +396,13 @@ func (p *Pool) setSynced(w *watch) {
 }
 
 // observe notifies the observers that a watch's phase has changed. It is called with the watch state's mu held.
-func (p *Pool) observe(w *watch, state State) {
+func (p *Pool) observe(at *place, state State) {
+	w := at.watch
 	p.mu.Lock()
-	w.fails = !w.listed.Load() && (state.Phase == Forbidden || state.Phase == Failing)
-	p.settleLocked(w)
+	at.fails = !w.listed.Load() && (state.Phase == Forbidden || state.Phase == Failing)
+	p.settleLocked(at)
 	var observers []func(State)
-	for s := range w.subscriptions {
+	for s := range at.subscriptions {
 		if s.observe != nil {
 			observers = append(observers, s.observe)
 		}

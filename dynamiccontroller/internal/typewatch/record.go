@@ -57,7 +57,7 @@ func (w *watch) record(obj any) *objects.Record {
 // reducer returns the function that makes objects smaller before the transform, or nil. If it panics, the object is not
 // made smaller.
 func (w *watch) reducer() func(object []byte) []byte {
-	reduce := w.pool.config.Reduce
+	reduce := w.env.config.Reduce
 	if reduce == nil {
 		return nil
 	}

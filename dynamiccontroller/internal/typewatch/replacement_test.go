@@ -115,7 +115,7 @@ func TestReplacement_CanLeadToTheCurrentWatch(t *testing.T) {
 		synctest.Wait()
 		replaced := false
 		p.mu.Lock()
-		r := s.replaceLocked(options(Metadata), s.view.Load().watch, func() { replaced = true }, noop)
+		r := s.replaceLocked(options(Metadata), s.place.Load(), func() { replaced = true }, noop)
 		p.mu.Unlock()
 		r.run()
 		if _, pending := s.Replacement(); pending || !replaced || p.Watches(widgets) != 1 {
@@ -434,7 +434,7 @@ func TestReplace_SwitchesImmediatelyIfListsHaveNoVersion(t *testing.T) {
 	r.take()
 	replaced := make(chan struct{})
 	s.Replace(transformed(Metadata), func() { close(replaced) }, noop)
-	to := s.replacement.to.reflectors[0]
+	to := s.replacement.to.watch.reflectors[0]
 	if err := to.Replace([]any{object("a", "5")}, ""); err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func TestObject_IsDecodedOncePerChange(t *testing.T) {
 	for range 3 {
 		s := p.Subscribe(options(Metadata), nil)
 		subscriptions = append(subscriptions, s)
-		w = s.view.Load().watch.reflectors[0]
+		w = s.watch().reflectors[0]
 		s.Attach(EventHandler{
 			Known: func([]*Object) {}, Synced: func() {},
 			Changed: func(c Change) {
@@ -102,7 +102,7 @@ func TestTransform_IsCalledOnceForAStreamedObject(t *testing.T) {
 				return test.result(obj)
 			}
 			s := newTestPool(newServer()).Subscribe(options, nil)
-			w := s.view.Load().watch.reflectors[0]
+			w := s.watch().reflectors[0]
 			received, err := objects.Parse([]byte(`{"kind":"Widget","metadata":{"namespace":"ns","name":"a"}}`),
 				Metadata, metav1.TypeMeta{})
 			if err != nil {

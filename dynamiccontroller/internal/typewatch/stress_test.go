@@ -219,7 +219,7 @@ func readForwards(t *testing.T, s *Subscription, done <-chan struct{}) {
 	for ; !IsClosed(done); time.Sleep(50 * time.Microsecond) {
 		key := "ns/" + strconv.Itoa(rand.N(stressObjects))
 		view := s.View()
-		if !view.watch.everListed.Load() {
+		if !view.contents.everListed.Load() {
 			continue
 		}
 		obj, known := view.Store().Get(key)

@@ -5,13 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
@@ -56,27 +51,30 @@ type EventHandler struct {
 // Subscription is one user of a watch. Its methods are safe for concurrent use, but the caller must serialize calls to
 // Replace, CancelReplace and Close if their order matters.
 type Subscription struct {
+	listener // of the current watch; closed is written under pool.mu
+
 	pool     *Pool
-	observe  func(State)
-	activity *Activity                     // nil if the subscription is always active
-	view     atomic.Pointer[View]          // written under pool.mu and, if the watch changes, both delivery locks
+	observe  func(State)                   // can be nil
+	presence *presence                     // of the activity, if any
+	onClose  func()                        // called under pool.mu; can be nil
 	synced   atomic.Pointer[chan struct{}] // the channel is closed while the watch is synced; written under pool.mu
-	closed   atomic.Bool                   // written while pool.mu is held
 	ended    chan struct{}
-	inbox    inbox // used under the delivery lock of the current watch, except by its goroutine
 	calls    calls // of user functions
 
-	// Guarded by the delivery lock of the current watch.
-	handler *EventHandler
-	// announced is true if the handler has received the existing objects of this session, or will receive them from a
-	// pass.
-	announced bool
-	pass      *pass // the pass of which the subscription is a member, or nil
+	// place, and the view of the listener, are written under pool.mu and, if the watch changes, both delivery locks.
+	place atomic.Pointer[place]
 
 	// Guarded by pool.mu.
 	replacement *replacement      // nil if none is pending
 	switched    <-chan struct{}   // closed when the last replacement's onReplace has returned
 	waitFor     []<-chan struct{} // closed when goroutines that only this subscription uses have ended
+}
+
+// newSubscription returns a subscription without a watch; see [Pool.subscribeLocked].
+func newSubscription(p *Pool, observe func(State)) *Subscription {
+	s := &Subscription{pool: p, observe: observe, ended: make(chan struct{}), switched: closedChannel}
+	s.synced.Store(ptr.To(make(chan struct{})))
+	return s
 }
 
 // Call calls f, which calls a user function of the subscription, for example a predicate. Until f has returned, Busy
@@ -104,7 +102,10 @@ func (s *Subscription) setSynced(synced bool) {
 func (s *Subscription) Synced() <-chan struct{} { return *s.synced.Load() }
 
 // State returns the state of the current watch.
-func (s *Subscription) State() State { return s.view.Load().watch.state.snapshot() }
+func (s *Subscription) State() State { return s.watch().state.snapshot() }
+
+// watch returns the current watch.
+func (s *Subscription) watch() *watch { return s.place.Load().watch }
 
 // View returns a consistent view of the current watch and options. It is lock-free.
 func (s *Subscription) View() View { return *s.view.Load() }
@@ -112,9 +113,9 @@ func (s *Subscription) View() View { return *s.view.Load() }
 // lockDelivery acquires the delivery lock of the current watch and returns the watch.
 func (s *Subscription) lockDelivery() *watch {
 	for {
-		w := s.view.Load().watch
+		w := s.watch()
 		w.delivery.Lock()
-		if s.view.Load().watch == w {
+		if s.watch() == w {
 			return w
 		}
 		w.delivery.Unlock()
@@ -131,7 +132,7 @@ func (s *Subscription) Attach(handler EventHandler) {
 		return
 	}
 	if s.handler == nil {
-		w.attached = append(w.attached, s)
+		w.attached = append(w.attached, &s.listener)
 	}
 	removed := s.setHandlerLocked(&handler)
 	w.startPass()
@@ -144,7 +145,7 @@ func (s *Subscription) Attach(handler EventHandler) {
 // Changes are still delivered, for at most a second, unless the subscription is closed.
 func (s *Subscription) Detach() {
 	w := s.lockDelivery()
-	w.attached = slices.DeleteFunc(w.attached, func(other *Subscription) bool { return other == s })
+	w.detach(&s.listener)
 	if s.closed.Load() {
 		removed := s.setHandlerLocked(nil)
 		w.delivery.Unlock()
@@ -156,14 +157,6 @@ func (s *Subscription) Detach() {
 	s.handler, s.announced = nil, false
 	w.delivery.Unlock()
 	s.inbox.finish()
-}
-
-// setHandlerLocked sets the handler, which must receive the existing objects again. The caller must hold the delivery
-// lock, and must call the returned functions once it has released the lock.
-func (s *Subscription) setHandlerLocked(handler *EventHandler) (removed []func()) {
-	s.dropPass()
-	s.handler, s.announced = handler, false
-	return s.inbox.reset(handler)
 }
 
 func callAll(functions []func()) {
@@ -192,7 +185,7 @@ func (s *Subscription) Update(value any, blocking bool, indexes *Indexes) {
 	}
 	options := *view.options
 	options.Value, options.Blocking, options.Indexes = value, blocking, indexes
-	s.setViewLocked(view.watch, &options)
+	s.setViewLocked(s.place.Load(), &options)
 }
 
 // AddIndexes adds the indexes whose names the options do not have, also to the options of a pending replacement. It has
@@ -210,46 +203,27 @@ func (s *Subscription) AddIndexes(indexes *Indexes) {
 	options := *view.options
 	options.Indexes = options.Indexes.With(indexes)
 	if options.Indexes != view.options.Indexes {
-		s.setViewLocked(view.watch, &options)
+		s.setViewLocked(s.place.Load(), &options)
 	}
 }
 
-// setViewLocked sets and returns the view. It drops the indexes of the former view, unless the new one has the same.
-// The caller must hold pool.mu.
-func (s *Subscription) setViewLocked(w *watch, options *Options) View {
-	former, view := s.view.Load(), View{watch: w, options: options}
-	keeps := former != nil && former.watch == w && former.options.Key == options.Key &&
+// setViewLocked sets the place, and sets and returns the view. It drops the indexes of the former view, unless the new
+// one has the same. The caller must hold pool.mu.
+func (s *Subscription) setViewLocked(at *place, options *Options) View {
+	former, view := s.view.Load(), View{contents: at.watch.contents, options: options}
+	keeps := former != nil && former.contents == view.contents && former.options.Key == options.Key &&
 		former.options.Indexes == options.Indexes
 	if keeps {
 		view.indexes = former.indexes
 	} else {
 		view.indexes = newIndexes(view, &s.calls)
 	}
-	s.view.Store(&view)
-	s.inbox.setView(view)
+	s.place.Store(at)
+	s.setView(view)
 	if former != nil && !keeps {
 		former.indexes.drop()
 	}
 	return view
-}
-
-// handle delivers a change in the watch, or leaves it to the pass in which the subscription takes part. Until the
-// existing objects have been announced, only deletions are delivered. New and changed objects will be among the
-// existing objects. The caller must hold the delivery lock.
-func (s *Subscription) handle(c *storeChange) {
-	if !s.closed.Load() && s.pass == nil && (s.announced || c.isDeletion()) {
-		view := *s.view.Load()
-		s.deliver(c.in(view, view))
-	}
-}
-
-// deliver calls the handler with a change or adds the change to the inbox. The caller must hold the delivery lock.
-func (s *Subscription) deliver(c Change) {
-	if c.blocks() || !s.inbox.isIdle() {
-		s.inbox.add(c)
-	} else {
-		s.handler.Changed(c)
-	}
 }
 
 // Close ends the subscription and any pending replacement. It does not wait for a running event handler to return; use
@@ -263,14 +237,13 @@ func (s *Subscription) Close() {
 		return
 	}
 	s.dropLocked()
-	view := s.view.Load()
-	view.indexes.drop()
-	w := view.watch
-	delete(w.subscriptions, s)
-	if s.activity != nil {
-		delete(s.activity.subscriptions, s)
+	s.view.Load().indexes.drop()
+	at := s.place.Load()
+	delete(at.subscriptions, s)
+	if s.onClose != nil {
+		s.onClose()
 	}
-	p.leaveLocked(w, s)
+	p.leaveLocked(at, s)
 	p.config.Progress()
 	waitFor := s.waitFor
 	go func() {
@@ -289,81 +262,4 @@ func (s *Subscription) Ended() <-chan struct{} { return s.ended }
 // waitForLocked prevents s.ended from being closed before the given channel is closed.
 func (s *Subscription) waitForLocked(ended <-chan struct{}) {
 	s.waitFor = append(slices.DeleteFunc(s.waitFor, IsClosed), ended)
-}
-
-// View reads a watch's store using a subscription's options. The zero View must not be used. If the subscription moves
-// to another watch, an existing View still reads from the old one.
-type View struct {
-	watch   *watch
-	options *Options
-	indexes *viewIndexes
-}
-
-// Options returns the subscription's options.
-func (v View) Options() Options { return *v.options }
-
-// GroupResource returns the type of the objects.
-func (v View) GroupResource() schema.GroupResource { return v.watch.key.GVR.GroupResource() }
-
-// Value returns the value of the subscription's options. It can be replaced by [Subscription.Update].
-func (v View) Value() any { return v.options.Value }
-
-// SameForm reports whether objects of both views have the same Go type and the same parts, so that they can be
-// compared.
-func (v View) SameForm(other View) bool {
-	return v.options.Projection == other.options.Projection &&
-		(v.watch == other.watch || v.watch.shared && other.watch.shared)
-}
-
-// HasSynced reports whether the store holds a complete list from the current session.
-func (v View) HasSynced() bool { return v.watch.listed.Load() }
-
-// Store returns the store of the watch. It can hold more of each object than the subscription needs; see [View.Decode].
-// The caller must not modify the store.
-func (v View) Store() *objects.Store { return v.watch.store }
-
-// Unusable returns the objects that the watch has received but cannot use.
-func (v View) Unusable() Unusable { return *v.watch.unusable.Load() }
-
-// Changes returns the number of changes to the objects that the watch has delivered so far, or would have delivered to
-// a subscription with an event handler.
-func (v View) Changes() int64 { return v.watch.changes.Load() }
-
-// Decode decodes a stored object and reduces it to the subscription's projection.
-func (v View) Decode(r *objects.Record) (runtime.Object, error) {
-	object, err := r.Decode(v.options.Projection)
-	if m, ok := object.(*metav1.PartialObjectMetadata); ok && v.options.Projection == objects.Metadata {
-		v.setKind(m)
-	}
-	return object, err
-}
-
-// DecodeInto decodes a stored object, reduced to the subscription's projection, into the value to which into points. If
-// that is a PartialObjectMetadata or an Unstructured, it has the same kind as the result of [View.Decode].
-func (v View) DecodeInto(r *objects.Record, into any) error {
-	err := r.DecodeInto(into, v.options.Projection)
-	if err != nil || v.options.Projection != objects.Metadata {
-		return err
-	}
-	switch o := into.(type) {
-	case *metav1.PartialObjectMetadata:
-		o.SetGroupVersionKind(partialKind)
-		v.setKind(o)
-	case *unstructured.Unstructured:
-		o.SetGroupVersionKind(partialKind)
-		v.setKind(o)
-	}
-	return nil
-}
-
-// partialKind is the kind of metadata whose real kind is unknown.
-var partialKind = metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata")
-
-// setKind sets the kind of an object that was decoded as metadata, if it is known.
-func (v View) setKind(object schema.ObjectKind) {
-	if kindOf := v.watch.pool.config.KindOf; kindOf != nil {
-		if kind := kindOf(v.watch.key.GVR); !kind.Empty() {
-			object.SetGroupVersionKind(kind)
-		}
-	}
 }

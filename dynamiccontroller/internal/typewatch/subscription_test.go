@@ -67,7 +67,7 @@ func TestEventHandler_ReceivesAllChanges(t *testing.T) {
 // newTestWatch returns a subscription and the only reflector of its watch, which has no goroutine.
 func newTestWatch(projection Projection) (*Subscription, *reflector) {
 	s := newTestPool(newServer()).Subscribe(options(projection), nil)
-	return s, s.view.Load().watch.reflectors[0]
+	return s, s.watch().reflectors[0]
 }
 
 func TestD1_ContentChangeAtTheSameVersionIsDelivered(t *testing.T) {

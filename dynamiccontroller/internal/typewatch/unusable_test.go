@@ -307,7 +307,7 @@ func TestUnusable_ObjectOfAnotherNamespace(t *testing.T) {
 		o := options(projection)
 		o.Namespaces = "ns,other"
 		s := newTestPool(newServer()).Subscribe(o, nil)
-		w := s.view.Load().watch.reflectors[0]
+		w := s.watch().reflectors[0]
 		var sizes []int64
 		for range 3 {
 			list := []any{named(projection, "a", "1"), item(projection, `"namespace":"x","name":"c"`)}

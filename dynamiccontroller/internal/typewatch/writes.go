@@ -36,7 +36,7 @@ func (s *Subscription) Lacks(write writes.Write, history int64, mark *Mark) bool
 	if s.closed.Load() {
 		return false
 	}
-	current := s.view.Load().watch
+	current := s.watch()
 	now := Mark{current, current.progress.Load()}
 	if *mark == now {
 		return true
@@ -57,13 +57,13 @@ func (s *Subscription) replacedBy() *watch {
 	if s.replacement == nil {
 		return nil
 	}
-	return s.replacement.to
+	return s.replacement.to.watch
 }
 
 // Read reads an object of the type from the API server, once, and returns the write that a cache must contain to show
 // its current state.
 func (s *Subscription) Read(ctx context.Context, of writes.Target) (writes.Write, error) {
-	key := s.view.Load().watch.key
+	key := s.watch().key
 	write := writes.Write{
 		Server: of.Server, Resource: of.Resource, Namespace: of.Namespace, Name: of.Name, Gone: true,
 	}

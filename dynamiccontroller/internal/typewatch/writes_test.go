@@ -61,7 +61,7 @@ func newLackRig(t *testing.T, change func(*Options)) *lackRig {
 		change(&o)
 	}
 	rig.s = NewPool(config).Subscribe(o, nil)
-	rig.r = rig.s.view.Load().watch.reflectors[0]
+	rig.r = rig.s.watch().reflectors[0]
 	t.Cleanup(func() { closeAndWait(rig.s) })
 	return rig
 }
