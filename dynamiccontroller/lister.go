@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/feed"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
@@ -117,7 +116,7 @@ func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key
 			return typewatch.View{}, err
 		}
 		if err == nil {
-			if sub := reg.feed.Secondary(feed.Key(key)); sub != nil {
+			if sub := reg.feed.Secondary(key.asFeed()); sub != nil {
 				return sub.View(), nil
 			}
 		}
@@ -125,7 +124,7 @@ func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key
 	}
 	served := func() (*registration, error) {
 		reg, err := c.registry.registrationOf(gvr)
-		if err != nil || reg.feed.Secondary(feed.Key(key)) == nil {
+		if err != nil || reg.feed.Secondary(key.asFeed()) == nil {
 			return nil, fmt.Errorf("%s of %s: %w", key.name(), nameOf(gvr), ErrNotServed)
 		}
 		return reg, nil
@@ -138,7 +137,7 @@ func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key
 		if err != nil {
 			return nil, err
 		}
-		return reg.feed.AddSecondaryIndexes(feed.Key(key), indexes), nil
+		return reg.feed.AddSecondaryIndexes(key.asFeed(), indexes), nil
 	}
 	return secondaryLister{
 		lister:         lister{gvr: key.GVR, find: find, addIndexes: addIndexes},

@@ -178,6 +178,23 @@ type WatchKey struct {
 	EveryOwner    bool   // Owns was called with the option EveryOwner
 }
 
+// watchKeyOf returns the key as users see it.
+func watchKeyOf(k feed.Key) WatchKey {
+	return WatchKey{
+		GVR: k.GVR, Namespaces: k.Namespaces, LabelSelector: k.LabelSelector, FieldSelector: k.FieldSelector,
+		BucketLabel: k.BucketLabel, Owned: k.Owned, EveryOwner: k.EveryOwner,
+	}
+}
+
+// asFeed is the inverse of watchKeyOf.
+func (k WatchKey) asFeed() feed.Key {
+	selection := typewatch.Selection{
+		GVR: k.GVR, Namespaces: k.Namespaces, LabelSelector: k.LabelSelector, FieldSelector: k.FieldSelector,
+		BucketLabel: k.BucketLabel,
+	}
+	return feed.Key{Selection: selection, Owned: k.Owned, EveryOwner: k.EveryOwner}
+}
+
 // name returns a short form of the key for error messages, such as "Owns(pods.v1)". It is not called String, because
 // SecondaryStatus embeds WatchKey and would inherit that method.
 func (k WatchKey) name() string {

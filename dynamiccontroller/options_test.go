@@ -2,7 +2,10 @@ package dynamiccontroller
 
 import (
 	"context"
+	"reflect"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
@@ -14,6 +17,22 @@ func TestAccepts_IsUnsetWithoutAPredicate(t *testing.T) {
 	o := &watchOptions{predicate: func(context.Context, Object, Object) bool { return true }}
 	if o.source().Accepts == nil {
 		t.Error("changes are not passed to the predicate")
+	}
+}
+
+// A field that is missing in a conversion would make different watches equal.
+func TestWatchKey_ConvertsToTheKeyOfAFeedAndBack(t *testing.T) {
+	want := WatchKey{
+		GVR: schema.GroupVersionResource{Version: "v1", Resource: "widgets"}, Namespaces: "a,b",
+		LabelSelector: "c", FieldSelector: "d", BucketLabel: "e", Owned: true, EveryOwner: true,
+	}
+	for i := range reflect.TypeFor[WatchKey]().NumField() {
+		if reflect.ValueOf(want).Field(i).IsZero() {
+			t.Errorf("the test does not set %s", reflect.TypeFor[WatchKey]().Field(i).Name)
+		}
+	}
+	if got := watchKeyOf(want.asFeed()); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 

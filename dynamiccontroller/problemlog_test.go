@@ -28,7 +28,8 @@ func newRecordedProblemLog() (l *problemLog, lines func() []string) {
 }
 
 func problemKey(resource string) typewatch.Key {
-	return typewatch.Key{GVR: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: resource}}
+	gvr := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: resource}
+	return typewatch.Key{Selection: typewatch.Selection{GVR: gvr}}
 }
 
 func TestProblemLog_LogsProblemsAndRecovery(t *testing.T) {

@@ -80,14 +80,13 @@ func (c *DynamicController) ShardLoad(index, count int) (
 	if r == nil {
 		return 0, 0, 0, false
 	}
-	counted := map[WatchKey]struct{}{}
+	counted := map[typewatch.Selection]struct{}{}
 	for _, reg := range regs {
 		objects += reg.feed.Primary().View().Store().Len()
 		busy += reg.busy()
 		for key, sub := range reg.feed.Secondaries() {
-			key.Owned, key.EveryOwner = false, false // they do not change what is watched
-			if _, known := counted[WatchKey(key)]; !known && key.BucketLabel != "" {
-				counted[WatchKey(key)] = struct{}{}
+			if _, known := counted[key.Selection]; !known && key.BucketLabel != "" {
+				counted[key.Selection] = struct{}{}
 				objects += sub.View().Store().Len()
 			}
 		}

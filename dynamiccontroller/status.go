@@ -178,9 +178,10 @@ func (r *registration) status(watched bool) TypeStatus {
 		Settling: queued.Settling, WriteLags: r.writeLags.Load(),
 	}
 	status.addRunning(r.feed.Primary(), "")
-	for key, sub := range r.feed.Secondaries() {
-		status.Secondaries = append(status.Secondaries, SecondaryStatus{WatchKey(key), watchStatusOf(sub)})
-		status.addRunning(sub, " of "+WatchKey(key).name())
+	for asFeed, sub := range r.feed.Secondaries() {
+		key := watchKeyOf(asFeed)
+		status.Secondaries = append(status.Secondaries, SecondaryStatus{key, watchStatusOf(sub)})
+		status.addRunning(sub, " of "+key.name())
 	}
 	slices.SortFunc(status.Secondaries, func(a, b SecondaryStatus) int { return a.compare(b.WatchKey) })
 	failing, parked, newest := r.attempts.Summary(maxParkedDetails)

@@ -89,11 +89,10 @@ func (o *secondaryOptions) asWatch() Watch {
 		o.reject("WithBucketLabel cannot be combined with EveryOwner, because the label has room for one owner's type")
 	}
 	o.complete(o.key.GVR)
-	o.key.BucketLabel = o.watch.BucketLabel
-	o.key.Namespaces = o.watch.Namespaces
-	o.key.LabelSelector, o.key.FieldSelector = o.watch.LabelSelector, o.watch.FieldSelector
 	o.asFeed = o.source()
-	o.asFeed.Key, o.asFeed.Watch.Secondary = feed.Key(o.key), true
+	o.asFeed.Watch.Secondary = true
+	o.asFeed.Owned, o.asFeed.EveryOwner = o.key.Owned, o.key.EveryOwner
+	o.key = watchKeyOf(o.asFeed.Key())
 	if o.mapFunc != nil {
 		o.asFeed.Targets = o.keys
 	}
@@ -190,7 +189,7 @@ func (c *DynamicController) RemoveWatches(
 	if err != nil {
 		return nil //nolint:nilerr // a type that is not served has no watches
 	}
-	done := reg.feed.RemoveWatches(len(keys), func(i int) feed.Key { return feed.Key(keys[i]) })
+	done := reg.feed.RemoveWatches(len(keys), func(i int) feed.Key { return keys[i].asFeed() })
 	if done != nil && !await(ctx, done) {
 		return fmt.Errorf("remove watches from %s: %w", nameOf(gvr), context.Cause(ctx))
 	}

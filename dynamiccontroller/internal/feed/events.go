@@ -163,7 +163,7 @@ func (f *Feed) appendTargets(e Environment, keys []string, source *Source, objec
 }
 
 // reconciles reports whether the source, which has no Targets, reconciles an owner.
-func (s *Source) reconciles(owner *objects.Owner) bool { return owner.Controller || s.Key.EveryOwner }
+func (s *Source) reconciles(owner *objects.Owner) bool { return owner.Controller || s.EveryOwner }
 
 // appendOwners appends the owners that are in a store, which is the cache of the feed's own type. Owners are identified
 // by UID.

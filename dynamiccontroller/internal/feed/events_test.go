@@ -27,7 +27,7 @@ func TestTarget_ReceivesAllObjectsAfterALoss(t *testing.T) {
 		f.attach()
 		f.eventHandler(t.Context()).Lost()
 		f.target.expect(t, "a loss of the type's own objects", "all objects after a loss")
-		f.secondaryHandler(t.Context(), f.secondaries[owned(gadgets).Key]).Lost()
+		f.secondaryHandler(t.Context(), f.secondaries[owned(gadgets).Key()]).Lost()
 		f.target.expect(t, "a loss of children", "all objects after a loss")
 	})
 }

@@ -58,8 +58,10 @@ func Example() {
 	stop := pool.Start()
 
 	source := &feed.Source{
-		Name:  "widgets.v1.example.com",
-		Watch: typewatch.Options{Key: typewatch.Key{GVR: widgets, Projection: objects.Full}},
+		Name: "widgets.v1.example.com",
+		Watch: typewatch.Options{Key: typewatch.Key{
+			Selection: typewatch.Selection{GVR: widgets}, Projection: objects.Full,
+		}},
 	}
 	target := printer{resumed: make(chan struct{}), changed: make(chan struct{})}
 	f := feed.New(pool, logr.Discard(), target, &feed.Options{Primary: source}, true, shards.Shard{})

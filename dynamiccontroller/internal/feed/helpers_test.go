@@ -295,7 +295,7 @@ func (f *fixture) expectSecondaries(step string, want ...schema.GroupVersionReso
 func sourceFor(gvr schema.GroupVersionResource) *Source {
 	return &Source{
 		Name:  gvr.Resource,
-		Watch: typewatch.Options{Key: typewatch.Key{GVR: gvr, Projection: objects.Metadata}},
+		Watch: typewatch.Options{Key: typewatch.Key{Selection: typewatch.Selection{GVR: gvr}, Projection: objects.Metadata}},
 	}
 }
 
@@ -309,14 +309,14 @@ func selected() *Source {
 // owned returns the source of a secondary whose objects are owned by widgets.
 func owned(gvr schema.GroupVersionResource) *Source {
 	source := sourceFor(gvr)
-	source.Key, source.Watch.Secondary = Key{GVR: gvr, Owned: true}, true
+	source.Owned, source.Watch.Secondary = true, true
 	return source
 }
 
 // mapped returns the source of a secondary whose objects lead to the keys that targets returns.
 func mapped(gvr schema.GroupVersionResource, targets func() []string) *Source {
 	source := owned(gvr)
-	source.Key.Owned = false
+	source.Owned = false
 	source.Targets = func(Environment, *typewatch.Object) []string { return targets() }
 	return source
 }

@@ -96,7 +96,7 @@ func TestInitialSync_DoesNotWaitForARemovedSecondary(t *testing.T) {
 		f.add(source)
 		f.attach()
 		f.expectPaused(time.Second, true)
-		<-f.remove(source.Key)
+		<-f.remove(source.Key())
 		f.expectPaused(0, false)
 		unblock()
 	})
@@ -171,7 +171,7 @@ func TestInitialSync_KeepsAStateThatIsObservedWhileASecondaryIsAttached(t *testi
 		f.add(source)
 		f.attach()
 		f.Feed.mu.Lock()
-		sec := f.secondaries[source.Key]
+		sec := f.secondaries[source.Key()]
 		f.initialSync.waiting[sec.sub] = typewatch.State{} // as before the secondary was attached
 		f.Feed.mu.Unlock()
 		f.observe(sec, typewatch.State{Phase: typewatch.Failing, Since: time.Now()})

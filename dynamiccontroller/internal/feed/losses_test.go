@@ -38,7 +38,7 @@ func transforming(source *Source) *Source {
 }
 
 func ownedByAny() *Source {
-	return with(owned(gadgets), func(s *Source) { s.Key.EveryOwner = true })
+	return with(owned(gadgets), func(s *Source) { s.EveryOwner = true })
 }
 
 func mappedGadgets() *Source { return mapped(gadgets, func() []string { return nil }) }

@@ -31,7 +31,7 @@ type secondary struct {
 
 func keysOf(sources []*Source) (keys []Key) {
 	for _, source := range sources {
-		keys = append(keys, source.Key)
+		keys = append(keys, source.Key())
 	}
 	return keys
 }
@@ -55,14 +55,14 @@ func (f *Feed) UpdateWatches(n int, at func(i int) *Source, caller Caller) (upda
 	}
 	for i := range n {
 		source := at(i)
-		sec := f.secondaries[source.Key]
+		sec := f.secondaries[source.Key()]
 		if sec == nil || f.swap != nil || f.isChangingLocked(sec.key) || !sec.subscribed.keepsWatch(source) {
 			return false, nil
 		}
 	}
 	for i := range n {
 		source := at(i)
-		sec := f.secondaries[source.Key]
+		sec := f.secondaries[source.Key()]
 		sec.updateLocked(source, sec.indexes.With(source.Watch.Indexes))
 		sec.addCallerLocked(caller)
 	}
@@ -142,7 +142,7 @@ func (f *Feed) addSecondaries(sources []*Source, keepFunctions bool, caller Call
 		if f.swap != nil && (caller.Options == nil || caller.Options == f.swap.next) {
 			f.swap.add(source)
 		}
-		sec := f.secondaries[source.Key]
+		sec := f.secondaries[source.Key()]
 		keep := sec != nil && (sec.subscribed.sameWatch(source) || keepFunctions && sec.subscribed.keepsWatch(source))
 		indexes := source.Watch.Indexes
 		switch {
@@ -174,7 +174,7 @@ func (f *Feed) add(source *Source, caller Caller) {
 	if closed {
 		return // the type was stopped while AddWatches was being called
 	}
-	sec := &secondary{key: source.Key, subscribed: source, newest: source, indexes: source.Watch.Indexes}
+	sec := &secondary{key: source.Key(), subscribed: source, newest: source, indexes: source.Watch.Indexes}
 	sub := f.activity.Subscribe(source.options(), func(state typewatch.State) { f.observe(sec, state) })
 	f.mu.Lock()
 	sec.sub = sub // under the lock, because observe may be called concurrently

@@ -99,7 +99,7 @@ func TestUpdateWatches_ReplacesTheFunctionsForLaterChanges(t *testing.T) {
 
 func TestUpdateWatchesAndRemoveWatches_AllocateNothingIfNothingChanges(t *testing.T) {
 	bubble(t, serving(indexed(owned(gadgets), "1", "a")), func(f *fixture) {
-		sources, keys := []*Source{indexed(owned(gadgets), "2", "a")}, []Key{owned(gizmos).Key}
+		sources, keys := []*Source{indexed(owned(gadgets), "2", "a")}, []Key{owned(gizmos).Key()}
 		source := func(i int) *Source { return sources[i] }
 		key := func(i int) Key { return keys[i] }
 		caller := Caller{Options: f.options.Load(), Key: "a"}
@@ -181,7 +181,7 @@ func TestCallers_ArePassedOnAfterTheSync(t *testing.T) {
 		if _, err := f.update(Caller{options, "a"}, source); err != nil {
 			t.Error(err)
 		}
-		if n := f.callers(source.Key); n > 0 {
+		if n := f.callers(source.Key()); n > 0 {
 			t.Errorf("the secondary remembers %d objects after it has synced", n)
 		}
 		time.Sleep(time.Hour)
@@ -206,7 +206,7 @@ func TestCallers_AreForgottenAtTheEndOfTheRun(t *testing.T) {
 			if err := <-f.AddWatches([]*Source{source}, Caller{options, name}); err != nil {
 				t.Error(err)
 			}
-			if n := f.callers(source.Key); n != 1 {
+			if n := f.callers(source.Key()); n != 1 {
 				t.Errorf("the secondary remembers %d objects, want the one %s", n, name)
 			}
 			if name == "of the first run" {
@@ -215,7 +215,7 @@ func TestCallers_AreForgottenAtTheEndOfTheRun(t *testing.T) {
 				synctest.Wait() // until it waits for the function
 				close(hang)
 				<-detached
-				if n := f.callers(source.Key); n > 0 {
+				if n := f.callers(source.Key()); n > 0 {
 					t.Errorf("the secondary remembers %d objects after the run", n)
 				}
 				f.target.expect(t, "the first run", "caller of the first run")
@@ -244,13 +244,13 @@ func TestAddWatches_ReplacesAWatchOnlyIfNecessary(t *testing.T) {
 		f.target.expect(t, "the initial sync", "existing a", "existing a")
 		add := func(source *Source, wantReplaced bool) {
 			t.Helper()
-			before := f.Secondary(source.Key)
+			before := f.Secondary(source.Key())
 			requests := len(f.client.Actions())
 			if err := <-f.AddWatches([]*Source{source}, Caller{}); err != nil {
 				t.Error(err)
 			}
 			synctest.Wait()
-			if f.Secondary(source.Key) != before {
+			if f.Secondary(source.Key()) != before {
 				t.Error("AddWatches replaced the subscription")
 			}
 			if replaced := len(f.client.Actions()) > requests; replaced != wantReplaced {
@@ -265,7 +265,7 @@ func TestAddWatches_ReplacesAWatchOnlyIfNecessary(t *testing.T) {
 		add(owned(gadgets), false) // keeps the transform
 		<-f.Swap(serving(owned(gadgets)))
 		synctest.Wait()
-		if sec := f.Secondary(transformed.Key).View().Options(); sec.Transform != nil {
+		if sec := f.Secondary(transformed.Key()).View().Options(); sec.Transform != nil {
 			t.Error("the swap kept the transform")
 		}
 		f.target.expect(t, "the changes", "all objects")
@@ -291,7 +291,7 @@ func TestAddWatches_KeepsTheIndexesOfAnExistingWatch(t *testing.T) {
 		expect := func(step string, want ...string) {
 			t.Helper()
 			synctest.Wait()
-			view := f.Secondary(owned(gadgets).Key).View()
+			view := f.Secondary(owned(gadgets).Key()).View()
 			var got []string
 			for _, name := range []string{"a", "b", "c"} {
 				for _, value := range []string{"1", "2", "3", "4"} {
@@ -341,17 +341,17 @@ func TestRemoveWatches_RemovesExistingPendingAndFutureSecondaries(t *testing.T) 
 	bubble(t, serving(owned(gadgets)), func(f *fixture) {
 		f.put(widgets, "a")
 		f.attach()
-		if done := f.remove(owned(gizmos).Key); done != nil {
+		if done := f.remove(owned(gizmos).Key()); done != nil {
 			t.Error("RemoveWatches found an unknown key")
 		}
-		<-f.remove(owned(gadgets).Key)
+		<-f.remove(owned(gadgets).Key())
 		f.put(gadgets, "of-a", "a")
 		f.target.expect(t, "after the removal", "existing a")
 		f.expectSecondaries("after the removal")
 
 		unblock := f.BlockChanges()
 		added := f.AddWatches([]*Source{owned(gizmos)}, Caller{})
-		removed := f.remove(owned(gizmos).Key)
+		removed := f.remove(owned(gizmos).Key())
 		if removed == nil {
 			t.Fatal("RemoveWatches did not find a secondary that is about to be added")
 		}
@@ -364,7 +364,7 @@ func TestRemoveWatches_RemovesExistingPendingAndFutureSecondaries(t *testing.T) 
 
 		unblock = f.block(widgets)
 		<-f.Swap(&Options{Primary: selected(), Secondaries: []*Source{owned(gadgets), owned(gizmos)}})
-		<-f.remove(owned(gizmos).Key)
+		<-f.remove(owned(gizmos).Key())
 		unblock()
 		f.expectSecondaries("after a swap that was changed", gadgets)
 	})
@@ -412,7 +412,7 @@ func TestAddWatches_KeepsTheTransformOfAPendingSwap(t *testing.T) {
 		}
 		unblock()
 		f.expectSecondaries("after the swap", gadgets)
-		if f.Secondary(transformed.Key).View().Options().Transform == nil {
+		if f.Secondary(transformed.Key()).View().Options().Transform == nil {
 			t.Error("the transform of the swap was dropped")
 		}
 	})

@@ -9,30 +9,31 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// Key identifies a secondary within a feed. For its fields, see dynamiccontroller.WatchKey.
+// Key identifies a secondary within a feed. It describes what the secondary watches and, in part, how a change to an
+// object is turned into keys; see dynamiccontroller.WatchKey.
 type Key struct {
-	GVR           schema.GroupVersionResource
-	Namespaces    string
-	LabelSelector string
-	FieldSelector string
-	BucketLabel   string
-	Owned         bool
-	EveryOwner    bool
+	typewatch.Selection
+	Owned      bool
+	EveryOwner bool
 }
 
 // Source describes objects that are watched, and how a change to one of them is turned into keys. It is immutable. Each
 // object that a subscription delivers carries the source under which it was stored; see [typewatch.Object].
 type Source struct {
-	Key   Key               // not used for the primary source
 	Name  string            // of the watch, for logs, such as "pods.v1"
 	Watch typewatch.Options // without Value and Blocking, which the feed sets
 	// Accepts, if not nil, reports whether a change is processed. For a new object, before is nil. For a deleted object,
 	// after is nil.
 	Accepts func(e Environment, before, after *typewatch.Object) bool
 	// Targets returns the keys of the objects to reconcile, which can be malformed. If it is nil, the owners of the object
-	// are reconciled: its controller or, if Key.EveryOwner is set, all its owners. It is not used for the primary source.
+	// are reconciled: its controller or, if EveryOwner is set, all its owners. It is not used for the primary source.
 	Targets func(e Environment, object *typewatch.Object) []string
+	// Owned and EveryOwner are part of the key. They are not used for the primary source.
+	Owned, EveryOwner bool
 }
+
+// Key returns the key of a secondary source.
+func (s *Source) Key() Key { return Key{s.Watch.Selection, s.Owned, s.EveryOwner} }
 
 // options returns the options of a subscription.
 func (s *Source) options() typewatch.Options {

@@ -45,20 +45,20 @@ const (
 func newSwap(next *Options) *swap {
 	s := &swap{next: next, settled: make(chan struct{}), secondaries: map[Key]*Source{}}
 	for _, source := range next.Secondaries {
-		s.secondaries[source.Key] = source
+		s.secondaries[source.Key()] = source
 	}
 	return s
 }
 
 // add adds a source. If a source with the same key can keep its watch, that source's transform and indexes are kept.
 func (s *swap) add(source *Source) {
-	if former := s.secondaries[source.Key]; former != nil && former.keepsWatch(source) {
+	if former := s.secondaries[source.Key()]; former != nil && former.keepsWatch(source) {
 		merged := *source
 		merged.Watch.Transform = former.Watch.Transform
 		merged.Watch.Indexes = former.Watch.Indexes.With(source.Watch.Indexes)
 		source = &merged
 	}
-	s.secondaries[source.Key] = source
+	s.secondaries[source.Key()] = source
 }
 
 // Swap replaces the options. If the primary source needs another watch, the options take effect when that watch has

@@ -22,7 +22,9 @@ func Example() {
 	})
 	stop := pool.Start()
 
-	options := typewatch.Options{Key: typewatch.Key{GVR: widgets, Projection: objects.Full}}
+	options := typewatch.Options{Key: typewatch.Key{
+		Selection: typewatch.Selection{GVR: widgets}, Projection: objects.Full,
+	}}
 	one, other := pool.Subscribe(options, nil), pool.Subscribe(options, nil)
 	<-one.Synced()
 	<-other.Synced()

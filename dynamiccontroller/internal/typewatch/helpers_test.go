@@ -43,7 +43,7 @@ func newTestPool(s *server) *Pool {
 }
 
 func options(projection Projection) Options {
-	return Options{Key: Key{GVR: widgets, Projection: projection}}
+	return Options{Key: Key{Selection: Selection{GVR: widgets}, Projection: projection}}
 }
 
 // Replace stores a list, like the reflector's loop.
@@ -71,7 +71,7 @@ func (r *reflector) apply(eventType apiwatch.EventType, object any) error {
 func unchanged(obj any) (any, error) { return obj, nil }
 
 func transformed(projection Projection) Options {
-	return Options{Key: Key{GVR: widgets, Projection: projection}, Transform: unchanged}
+	return Options{Key: Key{Selection: Selection{GVR: widgets}, Projection: projection}, Transform: unchanged}
 }
 
 // blocking returns the options of a subscription whose event handler calls user code.

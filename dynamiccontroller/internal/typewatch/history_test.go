@@ -44,7 +44,10 @@ var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmap
 
 // builtIn returns options for a watch of a built-in type. Such a watch is resumed after a lost connection.
 func builtIn(n int) Options {
-	return Options{Key: Key{GVR: configMaps, Projection: Metadata, LabelSelector: fmt.Sprintf("watch notin (x%d)", n)}}
+	return Options{Key: Key{
+		Selection:  Selection{GVR: configMaps, LabelSelector: fmt.Sprintf("watch notin (x%d)", n)},
+		Projection: Metadata,
+	}}
 }
 
 // relists returns the lists of a server after the first n, without checks.

@@ -160,7 +160,7 @@ func moveTo(t *testing.T, s *Subscription) {
 	from := s.watch()
 	replaced := make(chan struct{})
 	s.Replace(options(Full), func() { close(replaced) }, noop)
-	to := s.pool.shared[Key{GVR: widgets, Projection: Full}].watch
+	to := s.pool.shared[Key{Selection: Selection{GVR: widgets}, Projection: Full}].watch
 	var list []any
 	for _, r := range from.store.All() {
 		o, err := r.Decode(Metadata)

@@ -14,34 +14,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/internal/listwatch"
-	"github.com/dynamic-controller/engine/internal/shards"
 )
-
-// Key identifies a watch. The key of a watch never changes.
-type Key struct {
-	GVR           schema.GroupVersionResource
-	Namespaces    string // separated by commas, sorted and without duplicates; empty for all namespaces
-	LabelSelector string // empty for all objects
-	FieldSelector string // empty for all objects
-	// BucketLabel is the label that contains the bucket of the type to which an object belongs. If it is not empty, the
-	// watch is narrowed to Shard.
-	BucketLabel string
-	// Shard is set by the pool, from the [Activity] of the subscription. The zero Shard does not narrow the watch.
-	Shard      shards.Shard
-	Projection objects.Projection
-}
-
-// labelSelector returns the selector for requests.
-func (k Key) labelSelector() string {
-	narrowing := ""
-	if k.Shard.Count > 0 {
-		narrowing = k.Shard.Selector(k.BucketLabel)
-	}
-	if k.LabelSelector == "" || narrowing == "" {
-		return k.LabelSelector + narrowing
-	}
-	return k.LabelSelector + "," + narrowing
-}
 
 // Options describes the objects of a subscription.
 type Options struct {
