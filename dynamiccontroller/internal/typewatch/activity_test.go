@@ -304,6 +304,42 @@ func TestActivity_SessionsDoNotStartIdleWatches(t *testing.T) {
 	})
 }
 
+// A subscription needs less than its watch stores. It can stay there only because it has a replacement that leads to
+// the same watch and needs all of it. When the replacement is cancelled, the subscription moves to a watch that stores
+// less, unless the call that cancels the replacement requires another watch.
+func TestActivity_ReplacementThatLeadsToTheCurrentWatchEnds(t *testing.T) {
+	keys, full := options(Keys), bucketed(Full)
+	for name, test := range map[string]struct {
+		end  func(s *Subscription)
+		want []Projection
+	}{
+		"by Close":                       {(*Subscription).Close, nil},
+		"by Replace with another watch":  {func(s *Subscription) { s.Replace(keys, noop, noop) }, []Projection{Keys}},
+		"by Replace with the same watch": {func(s *Subscription) { s.Replace(full, noop, noop) }, []Projection{Full}},
+		"by CancelReplace":               {(*Subscription).CancelReplace, []Projection{Metadata}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+				own, other := shards.Shard{Count: 2}, shards.Shard{Index: 1, Count: 2}
+				a := p.NewActivity(true, own)
+				wide, s := a.Subscribe(bucketed(Full), nil), a.Subscribe(bucketed(Metadata), nil)
+				synctest.Wait()
+				w := s.lockDelivery()
+				a.Set(true, other)
+				s.Replace(bucketed(Full), noop, noop)
+				a.Set(true, own)
+				wide.Close()
+				test.end(s)
+				w.delivery.Unlock()
+				synctest.Wait()
+				expectWatches(t, srv, p, name, test.want...)
+				closeAndWait(s)
+				expectWatches(t, srv, p, "closed")
+			})
+		})
+	}
+}
+
 // Activities change while subscriptions are added, replaced, attached and closed, and while the pool stops and starts.
 func TestActivity_Stress(t *testing.T) {
 	srv := newServer()

@@ -44,8 +44,8 @@ func (s *Subscription) Replace(options Options, onReplace, onDelivered func()) {
 	from, to := s.place.Load(), s.joinLocked(options)
 	if to == from {
 		switched := s.switched
+		s.setViewLocked(to, &options) // first, because dropLocked can move the subscription
 		s.dropLocked()
-		s.setViewLocked(to, &options)
 		p.settleLocked(to)
 		p.mu.Unlock()
 		<-switched
@@ -94,8 +94,9 @@ func (s *Subscription) replaceLocked(options Options, to *place, onReplace, onDe
 	r.attempt = func() bool { return s.attempt(r, false) }
 	r.checks.Store(1) // for the goroutine that the caller starts
 	r.setTargetLocked(to)
-	s.dropLocked()
-	s.replacement = r
+	former := s.replacement
+	s.replacement = r // first, so that abandonLocked does not move the subscription
+	s.abandonLocked(former)
 	return r
 }
 
@@ -106,13 +107,19 @@ func (s *Subscription) moveLocked(to *place) {
 	go r.run()
 }
 
-// dropLocked cancels the pending replacement, if any.
+// dropLocked cancels the pending replacement, if any. If the subscription needs less than its watch stores, the pool
+// can start another one.
 func (s *Subscription) dropLocked() {
 	r := s.replacement
+	s.replacement = nil
+	s.abandonLocked(r)
+}
+
+// abandonLocked ends a replacement that is no longer pending, or nil.
+func (s *Subscription) abandonLocked(r *replacement) {
 	if r == nil {
 		return
 	}
-	s.replacement = nil
 	r.check() // this check ends the replacement
 	s.waitForLocked(r.ended)
 	r.to.removeLocked(r)

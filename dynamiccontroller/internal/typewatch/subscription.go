@@ -236,10 +236,10 @@ func (s *Subscription) Close() {
 	if s.closed.Swap(true) {
 		return
 	}
+	at := s.place.Load()
+	delete(at.subscriptions, s) // first, so that dropLocked does not move the subscription
 	s.dropLocked()
 	s.view.Load().indexes.drop()
-	at := s.place.Load()
-	delete(at.subscriptions, s)
 	if s.onClose != nil {
 		s.onClose()
 	}
