@@ -12,8 +12,8 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/metrics"
 )
 
-// countGoroutines counts the goroutines that appear in a stack dump, except those of timers, which can belong to earlier
-// tests. runtime.NumGoroutine also counts the runtime's own goroutine while it runs a finalizer.
+// countGoroutines counts the goroutines that appear in a stack dump, except those of timers, which can belong to
+// earlier tests. runtime.NumGoroutine also counts the runtime's own goroutine while it runs a finalizer.
 func countGoroutines() (n int) {
 	stacks := make([]byte, 1<<20)
 	for stack := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\ngoroutine ") {

@@ -119,7 +119,7 @@ func (s *Subscription) placeLocked() (moved <-chan struct{}) {
 	if s.closed.Load() {
 		return nil
 	}
-	at, required := s.place.Load(), s.view.Load().options
+	at, required := s.current.Load().at, s.view.Load().options
 	switch r := s.replacement; {
 	case r == nil || s.presence.fitsLocked(r.to, r.options.Key):
 	case r.isMove:

@@ -177,7 +177,7 @@ func TestActivity_SubscriptionLeavesAlthoughItsWatchIsNeeded(t *testing.T) {
 		other := p.Subscribe(options(Full), nil)
 		w.delivery.Unlock()
 		synctest.Wait()
-		if !narrow.place.Load().idle {
+		if !narrow.current.Load().at.idle {
 			t.Error("an inactive subscription uses a watch")
 		}
 		for _, s := range []*Subscription{wide, narrow, other} {
@@ -224,7 +224,7 @@ func TestActivity_SetWaitsForTheWatchesThatEnd(t *testing.T) {
 		wait := a.Set(false, shards.Shard{})
 		go func() { wait(); close(returned) }()
 		synctest.Wait()
-		if IsClosed(returned) || !s.place.Load().idle {
+		if IsClosed(returned) || !s.current.Load().at.idle {
 			t.Error("wait returned before the watch had ended, or the subscription still has it")
 		}
 		close(hang)
@@ -268,7 +268,7 @@ func TestActivity_ChangesTwiceBeforeTheSubscriptionHasMoved(t *testing.T) {
 		w := s.lockDelivery()
 		wait := a.Set(false, shards.Shard{})
 		stop := p.Start()
-		if len(srv.listed()) != 0 || s.place.Load().startedIn != nil {
+		if len(srv.listed()) != 0 || s.current.Load().at.startedIn != nil {
 			t.Error("a watch was started for an inactive subscription")
 		}
 		waitAgain := a.Set(true, shards.Shard{})

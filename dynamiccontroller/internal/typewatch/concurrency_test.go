@@ -148,17 +148,18 @@ func TestReplace_KeepsNoFormerStoreInMemory(t *testing.T) {
 	stop := p.Start()
 	s := p.Subscribe(transformed(Full), nil)
 	s.Attach((&recorder{}).handler())
-	var former []weak.Pointer[watch]
+	var stores []weak.Pointer[contents]
+	var watches []weak.Pointer[watch]
 	for range 5 {
 		<-s.Synced()
-		former = append(former, weak.Make(s.watch()))
+		stores, watches = append(stores, weak.Make(s.View().contents)), append(watches, weak.Make(s.watch()))
 		replaced := make(chan struct{})
 		s.Replace(transformed(Full), func() { close(replaced) }, noop)
 		<-replaced
 	}
 	left := func() (left int) {
-		for _, w := range former {
-			if w.Value() != nil {
+		for i := range stores {
+			if stores[i].Value() != nil || watches[i].Value() != nil {
 				left++
 			}
 		}

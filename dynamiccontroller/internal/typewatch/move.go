@@ -41,7 +41,7 @@ func (s *Subscription) Replace(options Options, onReplace, onDelivered func()) {
 		p.mu.Unlock()
 		return
 	}
-	from, to := s.place.Load(), s.joinLocked(options)
+	from, to := s.current.Load().at, s.joinLocked(options)
 	if to == from {
 		switched := s.switched
 		s.setViewLocked(to, &options) // first, because dropLocked can move the subscription
@@ -67,7 +67,7 @@ func (s *Subscription) CancelReplace() {
 	s.pool.mu.Lock()
 	if s.replacement != nil && !s.replacement.isMove {
 		s.dropLocked()
-		s.pool.settleLocked(s.place.Load())
+		s.pool.settleLocked(s.current.Load().at)
 		s.placeLocked() // the replacement may have been the one that follows the activity
 	}
 	switched := s.switched
@@ -88,10 +88,10 @@ func (s *Subscription) Replacement() (State, bool) {
 // replaceLocked registers a replacement and cancels any pending one. The caller must start the replacement's goroutine.
 func (s *Subscription) replaceLocked(options Options, to *place, onReplace, onDelivered func()) *replacement {
 	r := &replacement{
-		options: options, onReplace: onReplace, onDelivered: onDelivered, presence: s.presence, from: s.place.Load,
+		options: options, onReplace: onReplace, onDelivered: onDelivered, presence: s.presence, from: s.currentPlace,
 		switched: make(chan struct{}), ended: make(chan struct{}),
 	}
-	r.attempt = func() bool { return s.attempt(r, false) }
+	r.attempt, r.relist = func() bool { return s.attempt(r, false) }, func() { s.relistTarget(r) }
 	r.checks.Store(1) // for the goroutine that the caller starts
 	r.setTargetLocked(to)
 	former := s.replacement
@@ -141,7 +141,7 @@ func (s *Subscription) relistTarget(r *replacement) {
 // is true, attempt neither waits for a lock nor for the existing objects to be delivered.
 func (s *Subscription) attempt(r *replacement, atOnce bool) (over bool) {
 	s.pool.mu.Lock()
-	from, to, pending := s.place.Load(), r.to, s.replacement == r
+	from, to, pending := s.current.Load().at, r.to, s.replacement == r
 	s.pool.mu.Unlock()
 	if !pending {
 		return true
@@ -151,7 +151,7 @@ func (s *Subscription) attempt(r *replacement, atOnce bool) (over bool) {
 		return false
 	}
 	defer unlock()
-	if s.place.Load() != from {
+	if s.current.Load().at != from {
 		return true // this replacement was cancelled, and another one has switched
 	}
 	if to.idle {
@@ -165,12 +165,12 @@ func (s *Subscription) attempt(r *replacement, atOnce bool) (over bool) {
 		return s.switchOver(r, to, nil)
 	}
 	if to.watch.isBehind(from.watch) {
-		r.relistLater(func() { s.relistTarget(r) })
+		r.relistLater()
 		return false
 	}
 	unusable, identified := to.watch.identify(from.watch)
 	if !identified {
-		r.relistLater(func() { s.relistTarget(r) })
+		r.relistLater()
 		return false
 	}
 	return s.switchOver(r, to, unusable)
@@ -217,7 +217,7 @@ func (s *Subscription) switchOver(r *replacement, at *place, unusable []string) 
 	s.replacement, s.switched = nil, r.switched
 	carriedOver := to.carryOver(from, unusable) // before listers use the new watch
 	at.removeLocked(r)
-	former := s.place.Load()
+	former := s.current.Load().at
 	delete(former.subscriptions, s)
 	at.subscriptions[s] = struct{}{}
 	if at.idle {
@@ -226,7 +226,8 @@ func (s *Subscription) switchOver(r *replacement, at *place, unusable []string) 
 	} else {
 		s.leavePass()
 	}
-	before, after := *s.view.Load(), s.setViewLocked(at, &r.options)
+	options := r.options // so that the view does not keep the replacement in memory
+	before, after := *s.view.Load(), s.setViewLocked(at, &options)
 	s.setSynced(to.listed.Load())
 	p.settleLocked(at)
 	p.leaveLocked(former, s)

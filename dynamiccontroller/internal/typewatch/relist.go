@@ -11,7 +11,7 @@ import (
 type relist struct {
 	reflector *reflector
 	received  list
-	touched   map[string]version // shared with the reflector's relistState
+	touched   map[string]version // shared with relistState; written under the delivery lock, and not while it is read
 }
 
 var _ listwatch.RelistStore = (*reflector)(nil)

@@ -17,6 +17,7 @@ type replacement struct {
 	isMove      bool          // created by the pool, with unchanged options
 	presence    *presence     // of the subscription
 	from        func() *place // the current place of the subscription
+	relist      func()        // makes the new watch relist
 	attempt     func() bool   // switches if the new watch is ready, and reports whether the replacement is over
 	checks      atomic.Int64  // checks requested since the goroutine started; 0 if it is not running
 	switched    chan struct{} // closed when the call to onReplace has returned
@@ -84,11 +85,11 @@ const (
 	maxLag = time.Minute
 )
 
-// relistLater calls relist, which makes the new watch relist, after a delay.
-func (r *replacement) relistLater(relist func()) {
+// relistLater calls relist after a delay.
+func (r *replacement) relistLater() {
 	if now := time.Now(); now.After(r.relistAt) {
 		r.lag = min(max(2*r.lag, minLag), maxLag)
 		r.relistAt = now.Add(r.lag)
-		r.relists = time.AfterFunc(r.lag, relist)
+		r.relists = time.AfterFunc(r.lag, r.relist)
 	}
 }

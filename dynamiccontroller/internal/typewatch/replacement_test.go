@@ -115,7 +115,7 @@ func TestReplacement_CanLeadToTheCurrentWatch(t *testing.T) {
 		synctest.Wait()
 		replaced := false
 		p.mu.Lock()
-		r := s.replaceLocked(options(Metadata), s.place.Load(), func() { replaced = true }, noop)
+		r := s.replaceLocked(options(Metadata), s.current.Load().at, func() { replaced = true }, noop)
 		p.mu.Unlock()
 		r.run()
 		if _, pending := s.Replacement(); pending || !replaced || p.Watches(widgets) != 1 {

@@ -39,6 +39,7 @@ type server struct {
 	outdated  bool      // lists that request a version have an older one
 
 	refuseIn      map[string]error // lists of a namespace
+	refusesLate   bool             // whether refuseIn takes a millisecond
 	refuseLists   map[Projection]error
 	refuseWatches map[Projection]error
 	hang          map[Projection]bool // lists are never answered
@@ -262,9 +263,11 @@ func (s *server) list(
 		return snapshot{}, s.refuseLists[projection]
 	case s.refuseIn[namespace] != nil:
 		err := s.refuseIn[namespace]
-		s.mu.Unlock()
-		time.Sleep(time.Millisecond) // after the other namespaces have begun to list, so that each state is observed
-		s.mu.Lock()
+		if s.refusesLate {
+			s.mu.Unlock()
+			time.Sleep(time.Millisecond) // after the other namespaces have begun to list, so that each state is observed
+			s.mu.Lock()
+		}
 		return snapshot{}, err
 	case s.expired && options.ResourceVersion != "":
 		return snapshot{}, apierrors.NewResourceExpired("too old resource version")

@@ -117,7 +117,7 @@ func TestState_SummarizesTheNamespaces(t *testing.T) {
 		srv.put("a/1")
 		srv.put("b/1")
 		phases := &phaseLog{}
-		srv.set(func() { srv.refuseIn["b"] = errors.New("on purpose") })
+		srv.set(func() { srv.refuseIn["b"], srv.refusesLate = errors.New("on purpose"), true })
 		s := p.Subscribe(in("a,b", Full), phases.observe)
 		time.Sleep(time.Minute)
 		state := s.State()

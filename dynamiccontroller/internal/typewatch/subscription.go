@@ -61,8 +61,8 @@ type Subscription struct {
 	ended    chan struct{}
 	calls    calls // of user functions
 
-	// place, and the view of the listener, are written under pool.mu and, if the watch changes, both delivery locks.
-	place atomic.Pointer[place]
+	// current, and the view of the listener, are written under pool.mu and, if the watch changes, both delivery locks.
+	current atomic.Pointer[position]
 
 	// Guarded by pool.mu.
 	replacement *replacement      // nil if none is pending
@@ -101,14 +101,23 @@ func (s *Subscription) setSynced(synced bool) {
 // returns a new channel. Close does not close the channel.
 func (s *Subscription) Synced() <-chan struct{} { return *s.synced.Load() }
 
+// position is where a subscription reads: its place and its view change in one step, so that a caller that has seen
+// something of the current watch reads from this watch or a later one.
+type position struct {
+	at   *place
+	view View
+}
+
 // State returns the state of the current watch.
 func (s *Subscription) State() State { return s.watch().state.snapshot() }
 
 // watch returns the current watch.
-func (s *Subscription) watch() *watch { return s.place.Load().watch }
+func (s *Subscription) watch() *watch { return s.current.Load().at.watch }
+
+func (s *Subscription) currentPlace() *place { return s.current.Load().at }
 
 // View returns a consistent view of the current watch and options. It is lock-free.
-func (s *Subscription) View() View { return *s.view.Load() }
+func (s *Subscription) View() View { return s.current.Load().view }
 
 // lockDelivery acquires the delivery lock of the current watch and returns the watch.
 func (s *Subscription) lockDelivery() *watch {
@@ -185,7 +194,7 @@ func (s *Subscription) Update(value any, blocking bool, indexes *Indexes) {
 	}
 	options := *view.options
 	options.Value, options.Blocking, options.Indexes = value, blocking, indexes
-	s.setViewLocked(s.place.Load(), &options)
+	s.setViewLocked(s.current.Load().at, &options)
 }
 
 // AddIndexes adds the indexes whose names the options do not have, also to the options of a pending replacement. It has
@@ -203,7 +212,7 @@ func (s *Subscription) AddIndexes(indexes *Indexes) {
 	options := *view.options
 	options.Indexes = options.Indexes.With(indexes)
 	if options.Indexes != view.options.Indexes {
-		s.setViewLocked(s.place.Load(), &options)
+		s.setViewLocked(s.current.Load().at, &options)
 	}
 }
 
@@ -218,8 +227,8 @@ func (s *Subscription) setViewLocked(at *place, options *Options) View {
 	} else {
 		view.indexes = newIndexes(view, &s.calls)
 	}
-	s.place.Store(at)
 	s.setView(view)
+	s.current.Store(&position{at, view})
 	if former != nil && !keeps {
 		former.indexes.drop()
 	}
@@ -236,7 +245,7 @@ func (s *Subscription) Close() {
 	if s.closed.Swap(true) {
 		return
 	}
-	at := s.place.Load()
+	at := s.current.Load().at
 	delete(at.subscriptions, s) // first, so that dropLocked does not move the subscription
 	s.dropLocked()
 	s.view.Load().indexes.drop()

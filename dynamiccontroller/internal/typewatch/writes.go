@@ -45,9 +45,16 @@ func (s *Subscription) Lacks(write writes.Write, history int64, mark *Mark) bool
 		*mark = now
 		return true
 	}
+	if current.selectsAny(write) {
+		return false
+	}
 	// A replacement waits until its watch contains what the current one has delivered, but the current one delivers
 	// nothing that it does not select.
-	return !current.selectsAny(write) && s.replacedBy().lacks(write, history)
+	next := s.replacedBy()
+	if s.watch() != current { // the replacement has ended in the meantime
+		return s.Lacks(write, history, mark)
+	}
+	return next.lacks(write, history)
 }
 
 // replacedBy returns the watch of a pending replacement, or nil.
