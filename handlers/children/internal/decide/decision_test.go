@@ -3,6 +3,7 @@ package decide
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/dynamic-controller/engine/handlers/internal/ownership"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -355,5 +359,56 @@ func TestDecision_CanBeStopped(t *testing.T) {
 		if operation, more := decision.Next(Answer{}); more {
 			t.Errorf("after %d answers and Stop: got the operation %s", answered, operation.Kind)
 		}
+	}
+}
+
+// A field that two clients set, and that leaves the child, is handed over with the value of the other client, unless it
+// stays anyway.
+func TestDecision_HandsOverContestedFields(t *testing.T) {
+	one := desiredChild("one")
+	leaves := desiredChild("two")
+	leaves.Template.Object["data"] = map[string]any{"other": "x"}
+	path := fieldpath.MakePathOrDie("data", "key")
+	scaler := metav1.ManagedFieldsEntry{
+		Manager: "scaler", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
+		FieldsV1: metav1.NewFieldsV1(`{"f:data":{"f:key":{}}}`),
+	}
+	shared := func(object *unstructured.Unstructured) {
+		object.SetManagedFields(append(object.GetManagedFields(), scaler))
+	}
+	holds := func(value string) change {
+		return func(object *unstructured.Unstructured) { object.Object["data"] = map[string]any{"key": value} }
+	}
+	for situation, test := range map[string]struct {
+		seen  *unstructured.Unstructured
+		times int // how often the other client has changed the field
+		asks  []string
+	}{
+		"the object has the value of the child": {stored(one, "1"), 2, []string{"HandOver at 1", "Apply at 2"}},
+		"the object has the value of the other": {
+			stored(one, "1", holds("16")), 2, []string{"SetManagedFields at 1", "Apply at 2"},
+		},
+		"the other owns the field already": {stored(one, "1", holds("16"), shared), 2, []string{"Apply at 1"}},
+		"the other has changed it once":    {stored(one, "1"), 1, []string{"Apply at 1"}},
+	} {
+		t.Run(situation, func(t *testing.T) {
+			known := &Known{fights: fights{contested: map[string]*contested{path.String(): {
+				path: path, value: "16", owner: ownership.Entry{ManagedFieldsEntry: scaler}, times: test.times, last: start,
+			}}}}
+			decision := Begin(testParent(), leaves, Facts{}, Seen{Object: test.seen}, known, start)
+			defer decision.Stop()
+			operation, more := decision.First()
+			var asks []string
+			for more {
+				asks = append(asks, text(operation))
+				if operation.Kind == HandOver && operation.Manager != "scaler" {
+					t.Errorf("the field is handed over to %q", operation.Manager)
+				}
+				operation, more = decision.Next(Answer{Object: stored(leaves, fmt.Sprint(len(asks)+1))})
+			}
+			if !slices.Equal(asks, test.asks) {
+				t.Errorf("asked for %q, want %q", asks, test.asks)
+			}
+		})
 	}
 }
