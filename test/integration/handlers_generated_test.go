@@ -32,7 +32,7 @@ import (
 
 var (
 	seeds   = flag.Int("seeds", 5, "number of seeds of TestHandlers_GeneratedTemplates")
-	record  = flag.String("record", "", "the file to which TestHandlers_GeneratedTemplates appends decisions, for TestReplay")
+	record  = flag.String("record", "", "the file to which TestHandlers_GeneratedTemplates appends decisions")
 	oneSeed = flag.Uint64("seed", 0, "the only seed of TestHandlers_GeneratedTemplates, if not 0")
 )
 
