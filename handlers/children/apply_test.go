@@ -17,7 +17,7 @@ func TestReconcile_ChildThatCannotBeReadFails(t *testing.T) {
 		return true, nil, apierrors.NewServiceUnavailable("test")
 	})
 	result, err := s.reconciler.Reconcile(t.Context(), first, s.parent, oneStage(newConfigMap("a", "x")))
-	if got := result.Children[0]; got.Outcome != Failed || err == nil {
+	if got := result.Children[0]; got.Outcome != OutcomeFailed || err == nil {
 		t.Errorf("got %s %s, error %v", got.Outcome, got.Reason, err)
 	}
 	isChild := func(write string) bool { return strings.Contains(write, "configmaps") }

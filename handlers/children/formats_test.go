@@ -108,7 +108,7 @@ func TestFormats_AllCanBeRead(t *testing.T) {
 			server := newReconciling(t, append(stored(t, name), namespace)...)
 			result, writes := reconcile(t, server, everyKind())
 			for _, child := range result.Children {
-				if child.Outcome != Unchanged {
+				if child.Outcome != OutcomeUnchanged {
 					t.Errorf("%s is %s", child.NamespacedKey, child.Outcome)
 				}
 			}
@@ -149,7 +149,7 @@ func TestFormats_NewerMarkIsKept(t *testing.T) {
 	desired := everyKind()
 	desired.Stages[1][0].Object.Object["data"] = map[string]any{"key": "changed"}
 	result, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired)
-	if child := result.Children[2]; child.Outcome != Conflict || child.Reason != ReasonNewerFormat {
+	if child := result.Children[2]; child.Outcome != OutcomeConflict || child.Reason != ReasonNewerFormat {
 		t.Errorf("got %s, %s", child.Outcome, child.Reason)
 	}
 	if !errors.Is(err, ErrNewerFormat) || !errors.Is(err, ErrNotOwned) || !strings.Contains(err.Error(), "format 2") {

@@ -121,7 +121,7 @@ func TestReconcile_AppliesAStageConcurrently(t *testing.T) {
 func failUnlessCreated(t *testing.T, result Result, stage []*unstructured.Unstructured) {
 	t.Helper()
 	for i, child := range result.Children {
-		if child.Outcome != Created || child.Name() != stage[i].GetName() || child.Object == nil {
+		if child.Outcome != OutcomeCreated || child.Name() != stage[i].GetName() || child.Object == nil {
 			t.Errorf("child %d: got %+v", i, child)
 		}
 	}
@@ -157,7 +157,7 @@ func TestReconcile_ContextEndsWhileAStageIsApplied(t *testing.T) {
 		for _, child := range result.Children {
 			outcomes[child.Outcome]++
 		}
-		if outcomes[Created] == 0 || outcomes[Failed] == 0 || outcomes[Created]+outcomes[Failed] != 7 {
+		if outcomes[OutcomeCreated] == 0 || outcomes[OutcomeFailed] == 0 || outcomes[OutcomeCreated]+outcomes[OutcomeFailed] != 7 {
 			t.Errorf("the outcomes are %v", outcomes)
 		}
 	})
@@ -221,8 +221,8 @@ func TestReconcile_AppliesDifferentChildrenConcurrently(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	want := map[string]Outcome{
-		"create": Created, "remote": Created, "update": Applied, "adopt": Applied, "conflict": Conflict,
-		"deleting": Waiting,
+		"create": OutcomeCreated, "remote": OutcomeCreated, "update": OutcomeApplied, "adopt": OutcomeApplied, "conflict": OutcomeConflict,
+		"deleting": OutcomeWaiting,
 	}
 	for _, child := range result.Children {
 		prefix, _, _ := strings.Cut(child.Name(), "-")

@@ -129,7 +129,7 @@ func (r *Reconciler) Plan(
 			child.Reason, child.Message, child.Field, child.Manager = "", "", "", ""
 			result.Children[i] = child
 		}
-		if child.Outcome == Waiting {
+		if child.Outcome == OutcomeWaiting {
 			c.planner.record(PlannedOperation{
 				Action: ActionWait, ObjectIdentifiers: child.ObjectIdentifiers, Kind: child.Kind, Reason: child.Message,
 			})

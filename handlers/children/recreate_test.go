@@ -18,9 +18,9 @@ func TestReconcile_RecreatesOnlyChildrenThatCanBeCreated(t *testing.T) {
 		value   string
 		outcome Outcome
 	}{
-		"it can be created":               {nil, "two", Created},
-		"it is invalid":                   {invalid, "one", Refused},
-		"it is unknown whether it can be": {apierrors.NewServiceUnavailable("test"), "one", Failed},
+		"it can be created":               {nil, "two", OutcomeCreated},
+		"it is invalid":                   {invalid, "one", OutcomeRefused},
+		"it is unknown whether it can be": {apierrors.NewServiceUnavailable("test"), "one", OutcomeFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newReconciling(t, newWidget())

@@ -26,13 +26,13 @@ func TestReconcile_DryRunsShowWhyAChildCannotBeApplied(t *testing.T) {
 		reason          string
 		dryRuns, again  int // of the first call, and of one within a minute
 	}{
-		"only the metadata can be applied":   {unexplained, nil, Refused, ReasonInvalid, 2, 0},
-		"the metadata is forbidden":          {unexplained, errDenied, Refused, ReasonInvalid, 2, 0},
-		"the metadata has the same effect":   {unexplained, unexplained, Failed, ReasonRequestFailed, 2, 0},
-		"the metadata cannot be judged":      {unexplained, unavailable, Failed, ReasonRequestFailed, 2, 2},
-		"there is no response":               {unexplained, errors.New("test"), Failed, ReasonRequestFailed, 2, 2},
-		"a dry run succeeds":                 {nil, nil, Failed, ReasonRequestFailed, 1, 1},
-		"a dry run fails for another reason": {unavailable, nil, Failed, ReasonRequestFailed, 1, 1},
+		"only the metadata can be applied":   {unexplained, nil, OutcomeRefused, ReasonInvalid, 2, 0},
+		"the metadata is forbidden":          {unexplained, errDenied, OutcomeRefused, ReasonInvalid, 2, 0},
+		"the metadata has the same effect":   {unexplained, unexplained, OutcomeFailed, ReasonRequestFailed, 2, 0},
+		"the metadata cannot be judged":      {unexplained, unavailable, OutcomeFailed, ReasonRequestFailed, 2, 2},
+		"there is no response":               {unexplained, errors.New("test"), OutcomeFailed, ReasonRequestFailed, 2, 2},
+		"a dry run succeeds":                 {nil, nil, OutcomeFailed, ReasonRequestFailed, 1, 1},
+		"a dry run fails for another reason": {unavailable, nil, OutcomeFailed, ReasonRequestFailed, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

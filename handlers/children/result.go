@@ -32,26 +32,26 @@ type Result struct {
 type Outcome string
 
 const (
-	// Created means that the child did not exist, and has been created.
-	Created Outcome = "Created"
-	// Applied means that the child has been changed.
-	Applied Outcome = "Applied"
-	// Unchanged means that the child already had its desired state.
-	Unchanged Outcome = "Unchanged"
-	// Waiting means that the child is applied later.
-	Waiting Outcome = "Waiting"
-	// Conflict means that the child cannot be applied, because an object with its name belongs to another owner.
-	Conflict Outcome = "Conflict"
-	// Refused means that the child cannot be applied until someone changes its desired state, the object, or permissions.
-	Refused Outcome = "Refused"
-	// Drifting means that other clients change or delete the child again and again. See "Fights" in the package
+	// OutcomeCreated means that the child did not exist, and has been created.
+	OutcomeCreated Outcome = "Created"
+	// OutcomeApplied means that the child has been changed.
+	OutcomeApplied Outcome = "Applied"
+	// OutcomeUnchanged means that the child already had its desired state.
+	OutcomeUnchanged Outcome = "Unchanged"
+	// OutcomeWaiting means that the child is applied later.
+	OutcomeWaiting Outcome = "Waiting"
+	// OutcomeConflict means that the child cannot be applied, because an object with its name belongs to another owner.
+	OutcomeConflict Outcome = "Conflict"
+	// OutcomeRefused means that the child cannot be applied until someone changes its desired state, the object, or permissions.
+	OutcomeRefused Outcome = "Refused"
+	// OutcomeDrifting means that other clients change or delete the child again and again. See "Fights" in the package
 	// documentation.
-	Drifting Outcome = "Drifting"
-	// Failed means that a request failed. The next attempt can succeed.
-	Failed Outcome = "Failed"
+	OutcomeDrifting Outcome = "Drifting"
+	// OutcomeFailed means that a request failed. The next attempt can succeed.
+	OutcomeFailed Outcome = "Failed"
 )
 
-// Values of ChildResult.Reason. If the API server rejects a request, the reason is that of its response, such as
+// Values of ChildResult.Reason, in the order of their outcomes. If the API server rejects a request, the reason is that of its response, such as
 // Invalid, Forbidden or ServiceUnavailable. If the response has no reason, or there is no response, it is
 // RequestFailed.
 const (
@@ -108,7 +108,7 @@ type ChildResult struct {
 
 // IsApplied reports whether the child has its desired state.
 func (r ChildResult) IsApplied() bool {
-	return r.Outcome == Created || r.Outcome == Applied || r.Outcome == Unchanged
+	return r.Outcome == OutcomeCreated || r.Outcome == OutcomeApplied || r.Outcome == OutcomeUnchanged
 }
 
 // Existing returns the children that exist, in order.
@@ -234,7 +234,7 @@ func (c *call) result(failure error) (Result, error) {
 // newResult returns the result of a child that has not been changed.
 func (d *child) newResult() ChildResult {
 	return ChildResult{
-		ObjectIdentifiers: d.id, Kind: d.kind, Annotations: d.Object.GetAnnotations(), Outcome: Unchanged,
+		ObjectIdentifiers: d.id, Kind: d.kind, Annotations: d.Object.GetAnnotations(), Outcome: OutcomeUnchanged,
 	}
 }
 
@@ -249,9 +249,9 @@ func (d *child) conclude(verdict decide.Verdict) {
 	switch verdict.Outcome {
 	case decide.Unchanged:
 	case decide.Applied:
-		r.Outcome = Applied
+		r.Outcome = OutcomeApplied
 	case decide.Created:
-		r.Outcome = Created
+		r.Outcome = OutcomeCreated
 	case decide.Waiting:
 		d.await(ReasonBeingDeleted, "waits until an object with its name is deleted")
 		return
@@ -290,7 +290,7 @@ func describe(f decide.Finding) (reason, message string) {
 
 // await sets the result of a child that is applied later.
 func (d *child) await(reason, message string) {
-	d.result.Outcome, d.result.Reason, d.result.Message = Waiting, reason, message
+	d.result.Outcome, d.result.Reason, d.result.Message = OutcomeWaiting, reason, message
 }
 
 // outcomeOf returns the outcome and the reason for an error.
@@ -300,37 +300,37 @@ func outcomeOf(err error) (Outcome, string) {
 	reason := string(apierrors.ReasonForError(err))
 	switch {
 	case errors.As(err, &drift) && drift.Gone != "":
-		return Drifting, ReasonDeletedByOthers
+		return OutcomeDrifting, ReasonDeletedByOthers
 	case errors.As(err, &drift):
-		return Drifting, ReasonChangedByOthers
+		return OutcomeDrifting, ReasonChangedByOthers
 	case errors.Is(err, ErrAdoptionNotEnabled):
-		return Conflict, ReasonAdoptionNotEnabled
+		return OutcomeConflict, ReasonAdoptionNotEnabled
 	case errors.Is(err, ErrNewerFormat):
-		return Conflict, ReasonNewerFormat
+		return OutcomeConflict, ReasonNewerFormat
 	case errors.Is(err, ErrNotConfirmed):
-		return Conflict, ReasonNotConfirmed
+		return OutcomeConflict, ReasonNotConfirmed
 	case errors.Is(err, ErrNotOwned):
-		return Conflict, ReasonNotOwned
+		return OutcomeConflict, ReasonNotOwned
 	case errors.Is(err, ErrInventoryFull):
-		return Refused, ReasonInventoryFull
+		return OutcomeRefused, ReasonInventoryFull
 	case errors.Is(err, ErrKindNotSupported):
-		return Refused, ReasonKindNotSupported
+		return OutcomeRefused, ReasonKindNotSupported
 	case meta.IsNoMatchError(err):
-		return Refused, ReasonUnknownKind
+		return OutcomeRefused, ReasonUnknownKind
 	case errors.Is(err, errInvalidNamespace):
-		return Refused, ReasonInvalid
+		return OutcomeRefused, ReasonInvalid
 	case errors.Is(err, decide.ErrImmutable):
-		return Refused, ReasonImmutable
+		return OutcomeRefused, ReasonImmutable
 	case errors.As(err, &content) && content.TooLarge:
-		return Refused, ReasonTooLarge
+		return OutcomeRefused, ReasonTooLarge
 	case errors.As(err, &content):
-		return Refused, ReasonInvalid
+		return OutcomeRefused, ReasonInvalid
 	case decide.IsRejection(err):
-		return Refused, reason
+		return OutcomeRefused, reason
 	case reason != string(metav1.StatusReasonUnknown):
-		return Failed, reason
+		return OutcomeFailed, reason
 	}
-	return Failed, ReasonRequestFailed
+	return OutcomeFailed, ReasonRequestFailed
 }
 
 // blocks reports whether the child delays later stages and pruning. A child that exists, and whose new state is
@@ -338,9 +338,9 @@ func outcomeOf(err error) (Outcome, string) {
 // does not fit into the inventory is neither created nor pruned.
 func (d *child) blocks() bool {
 	switch r := d.result; {
-	case r.IsApplied(), r.Outcome == Drifting && r.Object != nil, r.Reason == ReasonInventoryFull:
+	case r.IsApplied(), r.Outcome == OutcomeDrifting && r.Object != nil, r.Reason == ReasonInventoryFull:
 		return false
 	default:
-		return r.Object == nil || r.Outcome != Refused
+		return r.Object == nil || r.Outcome != OutcomeRefused
 	}
 }

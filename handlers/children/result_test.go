@@ -54,7 +54,7 @@ func requeuesForTheFirstDriftingChild(t *testing.T, desired Desired) {
 	s.TakeWrites()
 	result, delay := reconcile()
 	for _, child := range result.Children {
-		if child.Outcome != Drifting || child.Reason != ReasonChangedByOthers || child.Manager != "other" {
+		if child.Outcome != OutcomeDrifting || child.Reason != ReasonChangedByOthers || child.Manager != "other" {
 			t.Errorf("%s: got %s %s by %s", child.NamespacedKey, child.Outcome, child.Reason, child.Manager)
 		}
 	}
@@ -75,18 +75,18 @@ func TestChild_BlocksLaterStages(t *testing.T) {
 		exists  bool
 		want    bool
 	}{
-		"a created child":                         {Created, "", true, false},
-		"an applied child":                        {Applied, "", true, false},
-		"an unchanged child":                      {Unchanged, ReasonStoredDifferently, true, false},
-		"a child that is changed again and again": {Drifting, ReasonChangedByOthers, true, false},
-		"a child that is deleted again and again": {Drifting, ReasonDeletedByOthers, false, true},
-		"a refused child that exists":             {Refused, ReasonInvalid, true, false},
-		"a refused child that does not exist":     {Refused, ReasonInvalid, false, true},
-		"a child that does not fit":               {Refused, ReasonInventoryFull, false, false},
-		"a child that is being deleted":           {Waiting, ReasonBeingDeleted, true, true},
-		"an object of another owner":              {Conflict, ReasonNotOwned, false, true},
-		"a failed request for an existing child":  {Failed, ReasonRequestFailed, true, true},
-		"a failed request for a child to create":  {Failed, ReasonRequestFailed, false, true},
+		"a created child":                         {OutcomeCreated, "", true, false},
+		"an applied child":                        {OutcomeApplied, "", true, false},
+		"an unchanged child":                      {OutcomeUnchanged, ReasonStoredDifferently, true, false},
+		"a child that is changed again and again": {OutcomeDrifting, ReasonChangedByOthers, true, false},
+		"a child that is deleted again and again": {OutcomeDrifting, ReasonDeletedByOthers, false, true},
+		"a refused child that exists":             {OutcomeRefused, ReasonInvalid, true, false},
+		"a refused child that does not exist":     {OutcomeRefused, ReasonInvalid, false, true},
+		"a child that does not fit":               {OutcomeRefused, ReasonInventoryFull, false, false},
+		"a child that is being deleted":           {OutcomeWaiting, ReasonBeingDeleted, true, true},
+		"an object of another owner":              {OutcomeConflict, ReasonNotOwned, false, true},
+		"a failed request for an existing child":  {OutcomeFailed, ReasonRequestFailed, true, true},
+		"a failed request for a child to create":  {OutcomeFailed, ReasonRequestFailed, false, true},
 	} {
 		d := child{result: ChildResult{Outcome: test.outcome, Reason: test.reason}}
 		if test.exists {

@@ -95,7 +95,7 @@ func (r *restoredParent) reconcile() (children.Result, error) {
 func (r *restoredParent) checkConflict(child children.ChildResult) {
 	r.Helper()
 	want := fmt.Sprintf("%s/restored=%s", platformName, r.object.GetUID())
-	if child.Outcome != children.Conflict || child.Reason != children.ReasonNotConfirmed ||
+	if child.Outcome != children.OutcomeConflict || child.Reason != children.ReasonNotConfirmed ||
 		!strings.Contains(child.Message, want) || child.Object != nil {
 		r.Errorf("got %s, want a conflict with %s", describe(child), want)
 	}

@@ -42,7 +42,7 @@ func (c *converging) checkFight(
 		if _, requeued := dynamiccontroller.RequeueDelay(err); err != nil && !requeued {
 			c.Fatal(err)
 		}
-		if c.result.Children[0].Outcome == children.Drifting {
+		if c.result.Children[0].Outcome == children.OutcomeDrifting {
 			result = c.result.Children[0]
 		}
 	}
@@ -85,7 +85,7 @@ func TestHandlers_DeletedAgainAndAgain(t *testing.T) {
 			}
 			c.eventually("it is created again, and still reported", func() error {
 				_, err := c.reconcile(child)
-				if result := c.result.Children[0]; result.Object == nil || result.Outcome != children.Drifting {
+				if result := c.result.Children[0]; result.Object == nil || result.Outcome != children.OutcomeDrifting {
 					return fmt.Errorf("the result is %+v: %w", result, err)
 				}
 				return nil
@@ -121,7 +121,7 @@ func TestHandlers_OwnDeletionsAreNoFight(t *testing.T) {
 			remove(c, child)
 			c.eventually("the child is created again", func() error {
 				_, err := c.reconcile(child)
-				if result := c.result.Children[0]; result.Outcome == children.Drifting {
+				if result := c.result.Children[0]; result.Outcome == children.OutcomeDrifting {
 					t.Fatalf("the result is %+v", result)
 				}
 				return err

@@ -92,7 +92,7 @@ func TestHandlers_AutoscalerIsNamed(t *testing.T) {
 		}
 	}
 	drift := c.result.Children[0]
-	if drift.Outcome != children.Drifting || drift.Field != "spec.replicas" || drift.Manager != "autoscaler" {
+	if drift.Outcome != children.OutcomeDrifting || drift.Field != "spec.replicas" || drift.Manager != "autoscaler" {
 		t.Errorf("the result is %+v", drift)
 	}
 	c.settle(c.shop(0, "nginx"))

@@ -39,7 +39,7 @@ func describe(child children.ChildResult) string {
 
 // isRefused returns an error if a child is not refused for the reason.
 func isRefused(child children.ChildResult, reason string) error {
-	if child.Outcome != children.Refused || child.Reason != reason || child.Err == nil {
+	if child.Outcome != children.OutcomeRefused || child.Reason != reason || child.Err == nil {
 		return fmt.Errorf("got %.300s, want Refused %s", describe(child), reason)
 	}
 	return nil
@@ -97,7 +97,7 @@ func TestHandlers_WrongChildrenAreRefused(t *testing.T) {
 			fresh.SetName("fresh")
 			child = c.stages(children.Stage(fresh), children.Stage(last))
 			c.noError(isRefused(child, children.ReasonInvalid))
-			if c.get(configMaps, c.namespace, "last") != nil || c.result.Children[1].Outcome != children.Waiting {
+			if c.get(configMaps, c.namespace, "last") != nil || c.result.Children[1].Outcome != children.OutcomeWaiting {
 				t.Errorf("the later stage did not wait for a child that does not exist: %s", describe(c.result.Children[1]))
 			}
 			c.stages(children.Stage(good), children.Stage(later))
@@ -216,7 +216,7 @@ func TestHandlers_StorageErrorsAreNotRefusals(t *testing.T) {
 	for _, tooDry := range []bool{false, true} {
 		dryRunsToo.Store(tooDry)
 		child := c.stages(children.Stage(newConfigMap("", "child", "y")), children.Stage(later))
-		if child.Outcome != children.Failed || c.result.Children[1].Outcome != children.Waiting {
+		if child.Outcome != children.OutcomeFailed || c.result.Children[1].Outcome != children.OutcomeWaiting {
 			t.Errorf("got %s and %s", describe(child), describe(c.result.Children[1]))
 		}
 	}

@@ -80,7 +80,7 @@ func TestHandlers_FieldsOfAdmissionAreReported(t *testing.T) {
 		return err
 	})
 	c.settle(child)
-	if got := c.result.Children[0]; got.Outcome != children.Unchanged || got.Field != "data.key" || !got.IsApplied() {
+	if got := c.result.Children[0]; got.Outcome != children.OutcomeUnchanged || got.Field != "data.key" || !got.IsApplied() {
 		t.Errorf("got %+v", got)
 	}
 	remove()
@@ -94,7 +94,7 @@ func TestHandlers_FieldsOfAdmissionAreReported(t *testing.T) {
 		return nil
 	})
 	c.settle(child)
-	if got := c.result.Children[0]; got.Reason != "" || got.Outcome != children.Unchanged {
+	if got := c.result.Children[0]; got.Reason != "" || got.Outcome != children.OutcomeUnchanged {
 		t.Errorf("without the webhook, got %+v", got)
 	}
 }

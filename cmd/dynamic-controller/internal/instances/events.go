@@ -67,9 +67,9 @@ type childChange struct {
 func (c *childClient) applied(result children.Result) {
 	for _, child := range result.Children {
 		switch child.Outcome {
-		case children.Created:
+		case children.OutcomeCreated:
 			c.record(childChange{verb: created, kind: child.Kind.Kind, id: child.ObjectIdentifiers})
-		case children.Applied:
+		case children.OutcomeApplied:
 			c.record(childChange{verb: updated, kind: child.Kind.Kind, id: child.ObjectIdentifiers})
 		}
 	}

@@ -193,7 +193,7 @@ func TestEvents_ReportRecreations(t *testing.T) {
 
 func TestApplied_IgnoresChildrenWithoutChanges(t *testing.T) {
 	client, result := &childClient{requests: newRequests()}, children.Result{}
-	for _, outcome := range []children.Outcome{children.Created, children.Applied, children.Unchanged, children.Failed} {
+	for _, outcome := range []children.Outcome{children.OutcomeCreated, children.OutcomeApplied, children.OutcomeUnchanged, children.OutcomeFailed} {
 		result.Children = append(result.Children, children.ChildResult{Outcome: outcome})
 	}
 	client.applied(result)

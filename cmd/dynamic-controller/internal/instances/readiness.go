@@ -214,7 +214,7 @@ func NewConditions(
 func reasonOf(result children.Result, err error) string {
 	has := func(f func(children.ChildResult) bool) bool { return slices.ContainsFunc(result.Children, f) }
 	switch {
-	case has(func(c children.ChildResult) bool { return c.Outcome == children.Conflict }):
+	case has(func(c children.ChildResult) bool { return c.Outcome == children.OutcomeConflict }):
 		return reasonConflict
 	case apierrors.IsForbidden(err), has(func(c children.ChildResult) bool { return apierrors.IsForbidden(c.Err) }):
 		return reasonForbidden
@@ -229,7 +229,7 @@ func reasonOf(result children.Result, err error) string {
 
 // isRejectedChild reports whether the API server rejected the content of a child.
 func isRejectedChild(child children.ChildResult) bool {
-	return child.Outcome == children.Refused && (isRejected(child.Err) ||
+	return child.Outcome == children.OutcomeRefused && (isRejected(child.Err) ||
 		child.Reason == children.ReasonInvalid || child.Reason == children.ReasonTooLarge)
 }
 
@@ -239,7 +239,7 @@ func isRejected(err error) bool { return apierrors.IsInvalid(err) || apierrors.I
 // isDrifting reports whether a child is changed by other clients again and again.
 func isDrifting(result children.Result) bool {
 	return slices.ContainsFunc(result.Children, func(child children.ChildResult) bool {
-		return child.Outcome == children.Drifting
+		return child.Outcome == children.OutcomeDrifting
 	})
 }
 

@@ -66,7 +66,7 @@ func TestReadiness(t *testing.T) {
 			message: "being deleted",
 		},
 		"an object that could be adopted": {
-			result: withChild(children.Conflict, children.ErrAdoptionNotEnabled),
+			result: withChild(children.OutcomeConflict, children.ErrAdoptionNotEnabled),
 			err:    shortened(errors.Join(wrapped(children.ErrAdoptionNotEnabled), errors.New("e"))),
 			reason: reasonConflict,
 			message: "service: Service shop/web: the object exists and does not belong to this parent: " +
@@ -75,27 +75,27 @@ func TestReadiness(t *testing.T) {
 			failing: true,
 		},
 		"a child of a later version": {
-			result: withChild(children.Conflict, children.ErrNewerFormat), err: wrapped(children.ErrNewerFormat),
+			result: withChild(children.OutcomeConflict, children.ErrNewerFormat), err: wrapped(children.ErrNewerFormat),
 			reason: reasonConflict, message: "; upgrade the platform", failing: true,
 		},
 		"a child with an edited mark": {
-			result: withChild(children.Conflict, children.ErrInvalidMark), err: wrapped(children.ErrInvalidMark),
+			result: withChild(children.OutcomeConflict, children.ErrInvalidMark), err: wrapped(children.ErrInvalidMark),
 			reason: reasonConflict, message: "; restore the annotations of the object", failing: true,
 		},
 		"a retained child": {
-			result: withChild(children.Conflict, children.ErrRetained), err: wrapped(children.ErrRetained),
+			result: withChild(children.OutcomeConflict, children.ErrRetained), err: wrapped(children.ErrRetained),
 			reason: reasonConflict, message: "; the object can be used again with adopt: true", failing: true,
 		},
 		"a child of another owner": {
-			result: withChild(children.Conflict, children.ErrNotOwned), err: wrapped(children.ErrNotOwned),
+			result: withChild(children.OutcomeConflict, children.ErrNotOwned), err: wrapped(children.ErrNotOwned),
 			reason: reasonConflict, message: "Service shop/web: the object exists", failing: true,
 		},
 		"a child that drifts": {
-			result: withChild(children.Drifting, drift), err: errors.Join(wrapped(drift), dynamiccontroller.RequeueAfter(1)),
+			result: withChild(children.OutcomeDrifting, drift), err: errors.Join(wrapped(drift), dynamiccontroller.RequeueAfter(1)),
 			reason: reasonDrifting, message: "service: Service shop/web: " + drift.Error(), failing: true,
 		},
 		"a child that drifts, and another failure": {
-			result: withChild(children.Drifting, drift), err: errors.Join(wrapped(drift), errors.New("e")),
+			result: withChild(children.OutcomeDrifting, drift), err: errors.Join(wrapped(drift), errors.New("e")),
 			reason: reasonFailed, message: drift.Error() + "\ne", failing: true,
 		},
 		"a child that waits for a deletion": {
