@@ -27,8 +27,10 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children/internal/act"
+	"github.com/dynamic-controller/engine/handlers/children/internal/compare"
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/children/internal/desire"
+	"github.com/dynamic-controller/engine/handlers/internal/ownership"
 )
 
 // Action is what an operation of a [Plan] does.
@@ -78,8 +80,8 @@ type PlannedOperation struct {
 	ResourceVersion string
 	// Destroys says what cannot be restored afterwards. It is empty for most operations.
 	Destroys string
-	// Changes lists the fields of the child that change. Without a dry run, it lacks fields that leave the child. For
-	// Secrets, it has only the names of the changed fields, and the values of labels.
+	// Changes lists the fields of the child that change. For Secrets, it has only the names of the changed fields, and the
+	// values of labels.
 	Changes []FieldChange
 	// Err is how the API server refuses the operation in a dry run, or nil.
 	Err error
@@ -98,9 +100,10 @@ type FieldChange struct {
 
 // PlanOptions configures [Reconciler.Plan].
 type PlanOptions struct {
-	// DryRun asks the API server, with dry runs, what it would store. It then validates the children, calls admission, and
-	// shows defaults and removed fields. A child in a namespace that does not exist yet is not validated. By default, the
-	// result of a write is assumed: what is applied is merged into the object, and lists are replaced as a whole.
+	// DryRun asks the API server, with dry runs, what it would store. It then validates the children, calls admission,
+	// and shows defaults. A child in a namespace that does not exist yet is not validated. By default, the result of a
+	// write is assumed: the applied fields, without those that leave the child, as far as the managedFields show them,
+	// and with those of others.
 	DryRun bool
 }
 
@@ -259,7 +262,7 @@ func (p *planner) answer(
 	case decide.Delete:
 		return decide.Answer{}, true
 	case decide.Create, decide.Apply:
-		return decide.Answer{Object: merged(before, operation.Object.Object)}, true
+		return decide.Answer{Object: predicted(before, operation)}, true
 	}
 	return decide.Answer{Object: merged(before, operation.Patch)}, true
 }
@@ -287,6 +290,22 @@ func assumedError(operation decide.Operation) error {
 		return nil
 	}
 	return errors.New("known after apply")
+}
+
+// predicted returns what will probably come of an apply.
+func predicted(before *unstructured.Unstructured, operation decide.Operation) *unstructured.Unstructured {
+	if before == nil {
+		return merged(nil, operation.Object.Object)
+	}
+	entries, err := ownership.Of(before)
+	if err != nil {
+		return merged(before, operation.Object.Object)
+	}
+	object := compare.Predict(entries, operation.Manager, operation.Object.Object, before.Object)
+	now := merged(&unstructured.Unstructured{Object: object}, nil)
+	now.SetUID(before.GetUID())
+	now.SetResourceVersion(before.GetResourceVersion() + "+")
+	return now
 }
 
 // merged returns an object with the fields of a merge patch. The resourceVersion of the object is kept.

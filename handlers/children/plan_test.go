@@ -51,7 +51,8 @@ func TestPlan(t *testing.T) {
 	for name, test := range map[string]struct {
 		before  []Desired // reconciled before the plan
 		objects []*unstructured.Unstructured
-		deleted bool // whether the parent is being deleted
+		edit    func(*unstructured.Unstructured) // by another client, after that
+		deleted bool                             // whether the parent is being deleted
 		desired Desired
 		want    string
 	}{
@@ -73,6 +74,13 @@ Create ConfigMap a, data.key: <nil> -> x`,
 		"a change": {
 			before: []Desired{oneStage(newConfigMap("a", "x"))}, desired: oneStage(newConfigMap("a", "y")),
 			want: "Apply ConfigMap a, data.key: x -> y",
+		},
+		"a field leaves, and one of others stays": {
+			before: []Desired{oneStage(newConfigMap("a", "x"))}, edit: func(object *unstructured.Unstructured) {
+				object.Object["data"] = map[string]any{"key": "x", "other": "y"}
+			},
+			desired: oneStage(withData(map[string]any{"new": "z"})),
+			want:    "Apply ConfigMap a, data.key: x -> <nil>, data.new: <nil> -> z",
 		},
 		"a child that is no longer desired": {
 			before:  []Desired{oneStage(newConfigMap("a", "x"), newConfigMap("b", "x"))},
@@ -106,6 +114,14 @@ Adopt ConfigMap mine, data.key: x -> y`,
 					_, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired)
 					failUnlessRequeued(t, err)
 				}
+				if test.edit != nil {
+					edited := getConfigMap(t, server.Server, "default", "a")
+					test.edit(edited)
+					objects := server.Resource(configMaps).Namespace("default")
+					if _, err := objects.Update(t.Context(), edited, metav1.UpdateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
 				if test.deleted {
 					now := metav1.Now()
 					server.parent.SetDeletionTimestamp(&now)
@@ -114,6 +130,13 @@ Adopt ConfigMap mine, data.key: x -> y`,
 			})
 		}
 	}
+}
+
+// withData returns the config map a with data.
+func withData(data map[string]any) *unstructured.Unstructured {
+	object := newConfigMap("a", "")
+	object.Object["data"] = data
+	return object
 }
 
 // checkPlan compares a plan with what Reconcile then writes. The plan itself must change nothing.
