@@ -153,6 +153,29 @@ func TestDrainShard_EndsWithTheRun(t *testing.T) {
 	})
 }
 
+// A call to DrainShard does not wait for the handlers of a run that has ended without them.
+func TestDrainShard_FailsIfTheRunEndsWhileHandlersHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDraining(t)
+		stop := d.startShard(0)
+		d.begin()
+		drained := d.drain(time.Hour)
+		if err := stop(); !errors.Is(err, dynamiccontroller.ErrStillRunning) {
+			t.Errorf("the run returned %v", err)
+		}
+		synctest.Wait()
+		select {
+		case err := <-drained:
+			if !errors.Is(err, dynamiccontroller.ErrStillRunning) || !strings.Contains(err.Error(), "default/slow") {
+				t.Errorf("got %v, want ErrStillRunning with the handler", err)
+			}
+		default:
+			t.Error("DrainShard waits for a run that has ended")
+		}
+		close(d.release)
+	})
+}
+
 // A call to DrainShard does not wait for handlers any more once the shard has been resumed.
 func TestDrainShard_FailsIfTheShardIsResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

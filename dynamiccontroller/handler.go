@@ -63,8 +63,8 @@ var (
 	// watches or other functions are still running. The error lists them. An error of Run that wraps it also has the
 	// method Returned; see [DynamicController.Run].
 	ErrStillRunning = errors.New("still running")
-	// ErrShardResumed is wrapped by the error of DrainShard if ResumeShard has been called before the running handlers
-	// have returned. Handlers can be called again.
+	// ErrShardResumed is wrapped by the error of DrainShard if ResumeShard has been called before DrainShard has returned.
+	// Handlers can be called again.
 	ErrShardResumed = errors.New("the shard was resumed")
 )
 

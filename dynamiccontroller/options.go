@@ -262,11 +262,12 @@ func WithWeight(n int) ServeOption {
 // WithFlow(ObjectIdentifiers.Namespace) makes the objects of different namespaces take turns. A flow costs memory only
 // while an object of it is waiting or being reconciled.
 //
-// flowOf is called whenever an object is added to the queue, and again for all waiting objects when the options change.
-// It must depend on nothing but the object's identifiers, must not use the controller, and must be safe for concurrent
-// use. It is called while a watch delivers a change. A function that hangs therefore blocks the watch, also for the
-// other types that share it. If it panics, the panic is logged, and the object is in the flow "". If flowOf is nil, all
-// objects are in one flow, which is the default.
+// flowOf is called whenever an object is added to the queue, again for all waiting objects when the options change, and
+// when a type is served again while handlers of its former registration are running. It must depend on nothing but the
+// object's identifiers, must not use the controller, and must be safe for concurrent use. It is called while a watch
+// delivers a change. A function that hangs therefore blocks the watch, also for the other types that share it. If it
+// panics, the panic is logged, and the object is in the flow "". If flowOf is nil, all objects are in one flow, which
+// is the default.
 func WithFlow(flowOf func(ObjectIdentifiers) string) ServeOption {
 	return serveOption(func(o *serveOptions) { o.flowOf = flowOf })
 }

@@ -13,8 +13,9 @@ import (
 
 // registry holds which types are served, and which runs and calls to RunWatches are current. It decides which run
 // serves a type, and whether the type is watched. Its lock makes these decisions one step with their effects on the
-// registrations, so that a type that is registered while a run begins is attached once. The lock is never held while
-// calling the API server or user code, log sinks included, or while waiting.
+// registrations, so that a type that is registered while a run begins is attached once. While the lock is held, nothing
+// is logged or waited for, the API server is not called, and neither is user code, with two exceptions: a new watch
+// calls WithValues of the log sink, and Resource of the client.
 type registry struct {
 	mu     sync.RWMutex // guards the fields below, and those of entries, active runs and scopes
 	types  map[schema.GroupVersionResource]*entry
@@ -207,6 +208,7 @@ func (g *registry) removeRun(r *run) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.runs, r.scope)
+	r.endDrain() // ResumeShard does not find the run any more
 }
 
 // drain prevents further calls of the run of a scope, and makes the queue hold back the objects of its registrations,

@@ -46,6 +46,7 @@ type run struct {
 type drain struct {
 	idle    chan struct{} // closed when no call is running any more
 	resumed chan struct{} // closed when the run is resumed
+	ended   chan struct{} // closed when the run ends, although calls can be running
 }
 
 // runKey is the context key for the run that calls a handler.
@@ -156,7 +157,7 @@ func (r *run) drain() *drain {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.draining == nil {
-		r.draining = &drain{idle: make(chan struct{}), resumed: make(chan struct{})}
+		r.draining = &drain{idle: make(chan struct{}), resumed: make(chan struct{}), ended: make(chan struct{})}
 		r.reportIdleLocked()
 	}
 	return r.draining
@@ -169,6 +170,15 @@ func (r *run) resume() {
 	if r.draining != nil {
 		close(r.draining.resumed)
 		r.draining = nil
+	}
+}
+
+// endDrain reports to a drain that the run ends.
+func (r *run) endDrain() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.draining != nil && !typewatch.IsClosed(r.draining.ended) {
+		close(r.draining.ended)
 	}
 }
 

@@ -111,11 +111,11 @@ func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err er
 	attached, err = c.registry.addRun(r, begin, func(r *run, reg *registration) <-chan struct{} {
 		return c.attach(r, reg, replays)
 	})
-	if started { // logged here, because the registry was locked before
-		c.log.Info("Starting workers", keyWorkers, c.config.Workers)
-	}
 	for w, p := range replays {
 		w.attach(r, p)
+	}
+	if started { // logged here, because the registry was locked before
+		c.log.Info("Starting workers", keyWorkers, c.config.Workers)
 	}
 	return attached, err
 }

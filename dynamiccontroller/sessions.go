@@ -33,9 +33,11 @@ func (s *sessions) acquire(ctx context.Context, ready []<-chan struct{}) (releas
 	used.users++
 	s.mu.Unlock()
 	if first {
+		limit, cancel := context.WithTimeout(ctx, maxHold) // user code that hangs must not keep all types from being watched
 		for _, done := range ready {
-			await(ctx, done)
+			await(limit, done)
 		}
+		cancel()
 		used.stop <- s.start()
 	}
 	return func() {

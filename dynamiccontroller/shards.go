@@ -30,9 +30,9 @@ func BucketOf(gr schema.GroupResource) string { return shards.Bucket(gr) }
 
 // DrainShard prevents further handler calls for the types of a shard, and waits until the running ones have returned.
 // Their contexts are not cancelled. Package replica calls it before it moves the shard to another replica. If ctx is
-// cancelled first, DrainShard returns an error that wraps [ErrStillRunning] and lists the handlers that are still
-// running. No further handlers are called for the shard until [DynamicController.ResumeShard] is called, or until the
-// next run. If ResumeShard is called first, DrainShard returns [ErrShardResumed].
+// cancelled or the run ends first, DrainShard returns an error that wraps [ErrStillRunning] and lists the handlers that
+// are still running. No further handlers are called for the shard until [DynamicController.ResumeShard] is called, or
+// until the next run. If ResumeShard is called first, DrainShard returns [ErrShardResumed].
 //
 // DrainShard returns nil if no run serves the shard. A run without shards serves the shard with index 0 of 1.
 func (c *DynamicController) DrainShard(ctx context.Context, index, count int) error {
@@ -43,6 +43,7 @@ func (c *DynamicController) DrainShard(ctx context.Context, index, count int) er
 	select {
 	case <-d.idle:
 	case <-d.resumed:
+	case <-d.ended:
 	case <-ctx.Done():
 	}
 	switch { // select can choose any of those that are closed

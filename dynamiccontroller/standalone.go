@@ -100,9 +100,9 @@ func (c *DynamicController) StandaloneWatches() []*StandaloneWatch {
 }
 
 // Stop ends the watch, and waits for its functions to return, except those of indexes. If ctx is cancelled first, or
-// was cancelled before, they end in the background, and the error is the cause. Apart from a call that has begun, no
-// function is called afterwards. Stop can be called more than once. The watch's own functions can call it with a
-// context that is cancelled.
+// was cancelled before, they end in the background, and the error is the cause. Apart from a call that has begun,
+// neither MapAnyFunc nor AfterLoss is called afterwards. Stop can be called more than once. The watch's own functions
+// can call it with a context that is cancelled.
 func (w *StandaloneWatch) Stop(ctx context.Context) error {
 	w.registry.removeStandalone(w)
 	w.mu.Lock()

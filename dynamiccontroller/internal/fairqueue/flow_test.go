@@ -291,6 +291,23 @@ func TestFlow_AssignsItemsOfAnEarlierOpening(t *testing.T) {
 	q.ShutDown()
 }
 
+// Items of an earlier opening are assigned once, and not whenever a run begins.
+func TestFlow_AssignsItemsOfAnEarlierOpeningOnce(t *testing.T) {
+	q, group := openWithFlows(testOptions{})
+	group.Add(Live, "a/x/0")
+	q.Get()
+	calls := 0
+	group = q.Open("a", "a", testOptions{FlowsOf: each(func(string) string { calls++; return "x" })})
+	for range 3 {
+		group.Assign()
+	}
+	if calls != 1 {
+		t.Errorf("the function of flows was called %d times", calls)
+	}
+	q.Done("a/x/0")
+	q.ShutDown()
+}
+
 // If the function changes while items are assigned, they are assigned by the new one.
 func TestFlow_ChangesWhileItemsAreAssigned(t *testing.T) {
 	q, group := openWithFlows(testOptions{})

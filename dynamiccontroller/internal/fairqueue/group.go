@@ -71,8 +71,8 @@ func (h Group[T, K, N, V]) Configure(options Options[T, N]) {
 	h.q.wakeLocked()
 }
 
-// Assign assigns the group's items to flows again. It must be called after Open. Until then, items that were running or
-// settling before belong to the flow "".
+// Assign assigns the items that were running or settling before Open to flows. Until then, they belong to the flow "".
+// It does nothing if it has assigned them before.
 func (h Group[T, K, N, V]) Assign() {
 	if h.opening == nil {
 		return
@@ -81,12 +81,17 @@ func (h Group[T, K, N, V]) Assign() {
 	var used *flows[T, K, N, V]
 	var assigned map[N]string
 	q.mu.Lock()
+	if h.opening.isAssigned {
+		q.mu.Unlock()
+		return
+	}
 	for !h.endedLocked() && g.flows.of != nil && g.flows != used {
 		used = g.flows
 		q.mu.Unlock()
 		assigned = q.lockAndAssign(g.key, used.of)
 	}
 	defer q.mu.Unlock()
+	h.opening.isAssigned = true
 	if !h.endedLocked() && g.flows.of != nil {
 		q.setFlowsLocked(g, used.of, assigned)
 		q.placeLocked(g)
@@ -325,6 +330,8 @@ type opening[T, K, N comparable, V any] struct {
 	draining bool // Next skips the group
 	stopped  bool // the group rejects new items
 	returned bool // whether Done has been called for an item since Open or Start
+
+	isAssigned bool // whether Assign has assigned the items from before Open
 }
 
 // group is the queue's state for one group key. A closed group is kept while items are running or settling.
