@@ -157,7 +157,8 @@ func TestReconcile_ContextEndsWhileAStageIsApplied(t *testing.T) {
 		for _, child := range result.Children {
 			outcomes[child.Outcome]++
 		}
-		if outcomes[OutcomeCreated] == 0 || outcomes[OutcomeFailed] == 0 || outcomes[OutcomeCreated]+outcomes[OutcomeFailed] != 7 {
+		if created, failed := outcomes[OutcomeCreated], outcomes[OutcomeFailed]; created == 0 || failed == 0 ||
+			created+failed != 7 {
 			t.Errorf("the outcomes are %v", outcomes)
 		}
 	})
@@ -221,8 +222,8 @@ func TestReconcile_AppliesDifferentChildrenConcurrently(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	want := map[string]Outcome{
-		"create": OutcomeCreated, "remote": OutcomeCreated, "update": OutcomeApplied, "adopt": OutcomeApplied, "conflict": OutcomeConflict,
-		"deleting": OutcomeWaiting,
+		"create": OutcomeCreated, "remote": OutcomeCreated, "update": OutcomeApplied, "adopt": OutcomeApplied,
+		"conflict": OutcomeConflict, "deleting": OutcomeWaiting,
 	}
 	for _, child := range result.Children {
 		prefix, _, _ := strings.Cut(child.Name(), "-")

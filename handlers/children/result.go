@@ -42,7 +42,8 @@ const (
 	OutcomeWaiting Outcome = "Waiting"
 	// OutcomeConflict means that the child cannot be applied, because an object with its name belongs to another owner.
 	OutcomeConflict Outcome = "Conflict"
-	// OutcomeRefused means that the child cannot be applied until someone changes its desired state, the object, or permissions.
+	// OutcomeRefused means that the child cannot be applied until someone changes its desired state, the object, or
+	// permissions.
 	OutcomeRefused Outcome = "Refused"
 	// OutcomeDrifting means that other clients change or delete the child again and again. See "Fights" in the package
 	// documentation.
@@ -51,9 +52,9 @@ const (
 	OutcomeFailed Outcome = "Failed"
 )
 
-// Values of ChildResult.Reason, in the order of their outcomes. If the API server rejects a request, the reason is that of its response, such as
-// Invalid, Forbidden or ServiceUnavailable. If the response has no reason, or there is no response, it is
-// RequestFailed.
+// Values of ChildResult.Reason, in the order of their outcomes. If the API server rejects a request, the reason is that
+// of its response, such as Invalid, Forbidden or ServiceUnavailable. If the response has no reason, or there is no
+// response, it is RequestFailed.
 const (
 	ReasonEarlierStage       = "EarlierStage"          // Waiting: an earlier stage is not complete
 	ReasonBeingDeleted       = "BeingDeleted"          // Waiting: an object with its name is being deleted

@@ -441,7 +441,8 @@ func TestHandlers_BudgetForDrift(t *testing.T) {
 	}
 	writes, err := fight()
 	drift := c.result.Children[0]
-	if drift.Outcome != children.OutcomeDrifting || drift.Field != "data.key" || drift.Manager != "fighter" || writes != 0 {
+	if drift.Outcome != children.OutcomeDrifting || drift.Field != "data.key" || drift.Manager != "fighter" ||
+		writes != 0 {
 		t.Fatalf("got %d writes, %+v and %v", writes, drift, err)
 	}
 	if wait, requeued := dynamiccontroller.RequeueDelay(err); !requeued || wait <= 0 || wait > 10*time.Second {
@@ -483,7 +484,8 @@ func TestHandlers_RefusedUpdates(t *testing.T) {
 	later := newConfigMap(c.namespace, "later", "x")
 	err := reconcile(children.Stage(fixed), children.Stage(later))
 	failed := c.result.Children[0]
-	if failed.Outcome != children.OutcomeRefused || failed.NamespacedKey != c.namespace+"/fixed" || !apierrors.IsInvalid(err) {
+	if failed.Outcome != children.OutcomeRefused || failed.NamespacedKey != c.namespace+"/fixed" ||
+		!apierrors.IsInvalid(err) {
 		t.Fatalf("got %+v and %v", failed, err)
 	}
 	if c.get(configMaps, c.namespace, "later") == nil {

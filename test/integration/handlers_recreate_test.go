@@ -419,7 +419,8 @@ func TestHandlers_RecreateWaits(t *testing.T) {
 	changed := r.parse(strings.ReplaceAll(onePod, "[x]", "[z]"))
 	for range 2 {
 		err := r.apply(changed)
-		if child := r.result.Children[0]; err == nil || child.Outcome != children.OutcomeWaiting || len(r.result.Pending) != 1 {
+		if child := r.result.Children[0]; err == nil || child.Outcome != children.OutcomeWaiting ||
+			len(r.result.Pending) != 1 {
 			t.Fatalf("got %+v and %v", child, err)
 		}
 	}

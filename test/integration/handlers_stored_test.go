@@ -80,7 +80,8 @@ func TestHandlers_FieldsOfAdmissionAreReported(t *testing.T) {
 		return err
 	})
 	c.settle(child)
-	if got := c.result.Children[0]; got.Outcome != children.OutcomeUnchanged || got.Field != "data.key" || !got.IsApplied() {
+	if got := c.result.Children[0]; got.Outcome != children.OutcomeUnchanged || got.Field != "data.key" ||
+		!got.IsApplied() {
 		t.Errorf("got %+v", got)
 	}
 	remove()

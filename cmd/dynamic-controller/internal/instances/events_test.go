@@ -193,7 +193,9 @@ func TestEvents_ReportRecreations(t *testing.T) {
 
 func TestApplied_IgnoresChildrenWithoutChanges(t *testing.T) {
 	client, result := &childClient{requests: newRequests()}, children.Result{}
-	for _, outcome := range []children.Outcome{children.OutcomeCreated, children.OutcomeApplied, children.OutcomeUnchanged, children.OutcomeFailed} {
+	for _, outcome := range []children.Outcome{
+		children.OutcomeCreated, children.OutcomeApplied, children.OutcomeUnchanged, children.OutcomeFailed,
+	} {
 		result.Children = append(result.Children, children.ChildResult{Outcome: outcome})
 	}
 	client.applied(result)

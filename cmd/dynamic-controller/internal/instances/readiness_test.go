@@ -91,7 +91,8 @@ func TestReadiness(t *testing.T) {
 			reason: reasonConflict, message: "Service shop/web: the object exists", failing: true,
 		},
 		"a child that drifts": {
-			result: withChild(children.OutcomeDrifting, drift), err: errors.Join(wrapped(drift), dynamiccontroller.RequeueAfter(1)),
+			result: withChild(children.OutcomeDrifting, drift),
+			err:    errors.Join(wrapped(drift), dynamiccontroller.RequeueAfter(1)),
 			reason: reasonDrifting, message: "service: Service shop/web: " + drift.Error(), failing: true,
 		},
 		"a child that drifts, and another failure": {
