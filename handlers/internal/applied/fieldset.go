@@ -2,6 +2,8 @@ package applied
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -90,14 +92,14 @@ func (s FieldSet) ownsValue(value any) bool {
 	case map[string]any:
 		return s.Owns(value)
 	case []any:
-		items := 0
+		items, index := 0, itemIndex{list: value}
 		for key, fields := range s {
 			keys, isItem := strings.CutPrefix(key, "k:")
 			if !isItem {
 				continue
 			}
 			items++
-			item := itemWith(value, keys)
+			item := index.with(keys)
 			if len(fields) > 0 && item != nil && !fields.Owns(item) {
 				return false
 			}
@@ -108,16 +110,46 @@ func (s FieldSet) ownsValue(value any) bool {
 	}
 }
 
-// itemWith returns the list item that has the given keys, or nil if there is none. The keys are a JSON object.
-func itemWith(list []any, keys string) map[string]any {
+// itemIndex finds the items of a list by their keys. Lists can have thousands of items.
+type itemIndex struct {
+	list   []any
+	names  []string                  // of the keys by which items are indexed
+	byKeys map[string]map[string]any // items by the JSON of their keys; the first one counts
+}
+
+// with returns the list item that has the given keys, or nil if there is none. The keys are a JSON object.
+func (i *itemIndex) with(keys string) map[string]any {
 	var want map[string]any
 	if err := json.Unmarshal([]byte(keys), &want); err != nil {
 		return nil
 	}
-	for _, item := range list {
-		if item, ok := item.(map[string]any); ok && Covers(want, item) {
-			return item
+	if names := slices.Sorted(maps.Keys(want)); i.byKeys == nil || !slices.Equal(names, i.names) {
+		i.names, i.byKeys = names, make(map[string]map[string]any, len(i.list))
+		for n := len(i.list) - 1; n >= 0; n-- {
+			if item, isMap := i.list[n].(map[string]any); isMap {
+				if text, has := i.textOf(item); has {
+					i.byKeys[text] = item
+				}
+			}
 		}
 	}
-	return nil
+	text, has := i.textOf(want)
+	if !has {
+		return nil
+	}
+	return i.byKeys[text]
+}
+
+// textOf returns the keys of an item as JSON. Numbers have the same JSON if they are equal. ok is false if they cannot
+// be encoded.
+func (i *itemIndex) textOf(item map[string]any) (text string, ok bool) {
+	values := make([]any, len(i.names))
+	for n, name := range i.names {
+		values[n] = item[name] // a missing key equals null
+		if number, isInteger := integer(item[name]); isInteger {
+			values[n] = number
+		}
+	}
+	data, err := json.Marshal(values)
+	return string(data), err == nil
 }

@@ -308,6 +308,10 @@ func equal(a, b any) bool {
 	case bool:
 		b, isBool := b.(bool)
 		return isBool && a == b
+	case int64:
+		if b, isInteger := b.(int64); isInteger {
+			return a == b
+		}
 	}
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)

@@ -45,6 +45,7 @@ type replacements struct {
 	paths   []fieldpath.Path
 	kept    []fieldpath.Path // items that can be edited items or items of others
 	foreign map[string]bool  // if not nil, the other items are only collected here
+	lists   map[string]*list // by their paths; see listAt
 }
 
 // find compares a part of the configuration with the same part of the object.
@@ -64,41 +65,27 @@ func (r *replacements) find(path fieldpath.Path, config, object any) {
 }
 
 // keysOf returns the names of the keys of the list at a path, or nil if its items have no keys.
-func (r *replacements) keysOf(path fieldpath.Path) []string {
-	for _, element := range r.elements(path) {
-		if element.Key != nil {
-			names := make([]string, len(*element.Key))
-			for i, key := range *element.Key {
-				names[i] = key.Name
-			}
-			return names
-		}
-	}
-	return nil
-}
+func (r *replacements) keysOf(path fieldpath.Path) []string { return r.listAt(path).keys }
 
-func (r *replacements) elements(path fieldpath.Path) (all []fieldpath.PathElement) {
-	for _, entry := range r.Entries {
-		all = append(all, ownership.Elements(entry.Set, path)...)
-	}
-	return all
+func (r *replacements) elements(path fieldpath.Path) []fieldpath.PathElement {
+	return r.listAt(path).elements
 }
 
 // findItems compares the items of a list with keys.
 func (r *replacements) findItems(path fieldpath.Path, keys []string, config, object []any) {
 	var missing []map[string]any
-	others := slices.Clone(object)
+	items := r.itemsOf(path, object)
 	for _, item := range completeFirst(config, keys) {
-		i := r.indexOf(path, keys, item, others)
-		if i < 0 {
+		other, found := items.take(item)
+		if !found {
 			missing = append(missing, item)
 			continue
 		}
-		if element, found := r.elementOf(path, others[i]); found {
-			r.find(append(path.Copy(), element), item, others[i])
+		if element, found := r.elementOf(path, other); found {
+			r.find(append(path.Copy(), element), item, other)
 		}
-		others = slices.Delete(others, i, i+1)
 	}
+	others := items.rest()
 	if r.foreign != nil {
 		for _, other := range others {
 			if element, found := r.elementOf(path, other); found {
@@ -150,31 +137,6 @@ func completeFirst(config []any, keys []string) (items []map[string]any) {
 	return append(items, incomplete...)
 }
 
-// indexOf returns the index of the object's item with the keys of an item, or -1. If the item lacks keys, several items
-// can have the others. One that the manager owns is preferred, and an edited one is not the same item.
-func (r *replacements) indexOf(path fieldpath.Path, keys []string, item map[string]any, others []any) int {
-	known := only(item, keys)
-	if len(known) == len(keys) {
-		return slices.IndexFunc(others, func(other any) bool { return applied.Covers(known, other) })
-	}
-	owned, _ := r.Entries.AppliedBy(r.Manager)
-	index := -1
-	for i, other := range others {
-		element, found := r.elementOf(path, other)
-		if !found || !applied.Covers(known, other) {
-			continue
-		}
-		at := append(path.Copy(), element)
-		if owned.Has(at) {
-			return i
-		}
-		if index < 0 && !r.isEdited(at) {
-			index = i
-		}
-	}
-	return index
-}
-
 // editedItem is an item that an update created.
 type editedItem struct {
 	path  fieldpath.Path
@@ -208,18 +170,6 @@ func ForeignItems(entries ownership.Entries, config, object map[string]any) map[
 	r := replacements{Edits: Edits{Entries: entries}, foreign: map[string]bool{}}
 	r.find(fieldpath.Path{}, config, object)
 	return r.foreign
-}
-
-// elementOf returns the path element of an item in the list at a path.
-func (r *replacements) elementOf(path fieldpath.Path, item any) (fieldpath.PathElement, bool) {
-	elements := r.elements(path)
-	i := slices.IndexFunc(elements, func(element fieldpath.PathElement) bool {
-		return element.Key != nil && ownership.Matches(item, element)
-	})
-	if i < 0 {
-		return fieldpath.PathElement{}, false
-	}
-	return elements[i], true
 }
 
 // isEdited reports whether an item was created by an update that came after the last apply, as far as this is known.

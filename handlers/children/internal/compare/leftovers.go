@@ -16,10 +16,14 @@ func Leftovers(
 	whole, _ := before.AppliedBy(manager)
 	single, _ := after.AppliedBy(manager)
 	for path := range whole.All() {
+		elements := ownership.Elements(single, path)
+		// This comes first, because a set can have thousands of paths.
+		if len(elements) == 0 || len(ownership.Elements(whole, path)) > 0 {
+			continue
+		}
 		value, _ := ownership.Lookup(object, path)
 		items, isList := value.([]any)
-		elements := ownership.Elements(single, path)
-		if !isList || len(ownership.Elements(whole, path)) > 0 || len(elements) == 0 || hasOtherOwner(after, path, manager) {
+		if !isList || hasOtherOwner(after, path, manager) {
 			continue
 		}
 		desired, _ := ownership.Lookup(config, path)

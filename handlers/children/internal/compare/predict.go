@@ -47,9 +47,9 @@ func (p prediction) apply(path fieldpath.Path, config, object any) any {
 		return result
 	case []any:
 		items, _ := object.([]any)
-		switch keys := p.keysOf(path); {
-		case len(keys) > 0:
-			return p.applyItems(path, keys, config, items)
+		switch {
+		case len(p.keysOf(path)) > 0:
+			return p.applyItems(path, config, items)
 		case len(p.elements(path)) > 0: // a set
 			return p.applySet(path, config, items)
 		}
@@ -58,23 +58,22 @@ func (p prediction) apply(path fieldpath.Path, config, object any) any {
 }
 
 // applyItems applies a list with keys. Items of others stay at their end.
-func (p prediction) applyItems(path fieldpath.Path, keys []string, config, items []any) []any {
-	others, result := slices.Clone(items), []any{}
+func (p prediction) applyItems(path fieldpath.Path, config, items []any) []any {
+	others, result := p.itemsOf(path, items), []any{}
 	for _, item := range config {
 		fields, _ := item.(map[string]any)
-		i := p.indexOf(path, keys, fields, others)
-		if i < 0 {
+		other, found := others.take(fields)
+		if !found {
 			result = append(result, runtime.DeepCopyJSONValue(item))
 			continue
 		}
 		at := path.Copy()
-		if element, found := p.elementOf(path, others[i]); found {
+		if element, found := p.elementOf(path, other); found {
 			at = append(at, element)
 		}
-		result = append(result, p.apply(at, item, others[i]))
-		others = slices.Delete(others, i, i+1)
+		result = append(result, p.apply(at, item, other))
 	}
-	for _, other := range others {
+	for _, other := range others.rest() {
 		element, found := p.elementOf(path, other)
 		if at := append(path.Copy(), element); !found || !p.leaves(at) {
 			result = append(result, runtime.DeepCopyJSONValue(other))

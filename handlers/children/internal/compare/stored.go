@@ -91,20 +91,19 @@ func (s storedForm) listDifference(path fieldpath.Path, config []any, object any
 func (s storedForm) keyedDifference(
 	r *replacements, path fieldpath.Path, keys []string, config, items []any,
 ) fieldpath.Path {
-	items = slices.Clone(items)
+	others := r.itemsOf(path, items)
 	for _, item := range completeFirst(config, keys) {
-		i := r.indexOf(path, keys, item, items)
-		if i < 0 {
+		other, found := others.take(item)
+		if !found {
 			return path
 		}
 		at := path.Copy()
-		if element, found := r.elementOf(path, items[i]); found {
+		if element, found := r.elementOf(path, other); found {
 			at = append(at, element)
 		}
-		if found := s.difference(at, item, items[i]); found != nil {
+		if found := s.difference(at, item, other); found != nil {
 			return found
 		}
-		items = slices.Delete(items, i, i+1)
 	}
 	return nil
 }

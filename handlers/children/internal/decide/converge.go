@@ -84,7 +84,7 @@ func (d *childDecision) converge(current *unstructured.Unstructured) (*unstructu
 // applied again when it is gone.
 func (v *convergence) applyOnto(current *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	now, err := v.overwrite(current)
-	emptied := v.emptied()
+	emptied := compare.Emptied(v.entries, v.manager(), v.config.Object)
 	switch {
 	case apierrors.IsInvalid(err) && len(emptied) > 0:
 		known := *v.known
@@ -111,25 +111,6 @@ func (v *convergence) applyAgain(partial *unstructured.Unstructured) (*unstructu
 		v.known.applied = lastApply{}
 	}
 	return now, err
-}
-
-// emptied returns the maps and lists that are empty in the child, and parts of which it had before.
-func (v *convergence) emptied() (paths []fieldpath.Path) {
-	owned, _ := v.entries.AppliedBy(v.manager())
-	seen := fieldpath.NewSet()
-	for path := range owned.All() {
-		for n := range path {
-			part := path[:n]
-			value, _ := ownership.Lookup(v.config.Object, part)
-			fields, isMap := value.(map[string]any)
-			items, isList := value.([]any)
-			if (isMap && len(fields) == 0 || isList && len(items) == 0) && !seen.Has(part) {
-				seen.Insert(part.Copy())
-				paths = append(paths, part.Copy())
-			}
-		}
-	}
-	return paths
 }
 
 // overwrite applies the child, without the given fields, if the object has not changed since it was read.
