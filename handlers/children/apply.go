@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/dynamic-controller/engine/handlers/children/internal/decide"
 	"github.com/dynamic-controller/engine/handlers/children/internal/desire"
@@ -188,7 +187,7 @@ func (c *call) performAndRecord(ctx context.Context, child *child, operation dec
 		c.own.recordDeleted(child.id, child.seen.Object)
 	case kind == decide.Read && answer.Err == nil && answer.Object == nil:
 		c.own.recordGone(child.id)
-	case kind == decide.Delete && (answer.Err == nil || isNotFound(answer.Err)):
+	case kind == decide.Delete && (answer.Err == nil || decide.IsGone(answer.Err)):
 		c.own.recordDeleted(child.id, limitOf(operation))
 		log.Info("Deleted a child", "uid", operation.UID, keyReason, operation.Reason)
 	case answer.Err != nil || answer.Object == nil || !kind.IsWrite():
@@ -202,9 +201,4 @@ func (c *call) performAndRecord(ctx context.Context, child *child, operation dec
 		}
 	}
 	return answer
-}
-
-// isNotFound reports whether the API server serves the type of an object, and the object does not exist.
-func isNotFound(err error) bool {
-	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }

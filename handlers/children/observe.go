@@ -91,7 +91,7 @@ func isUncached(err error) bool {
 func (o *observer) readParent(ctx context.Context) (*unstructured.Unstructured, error) {
 	now, err := o.parents(o.id).Get(ctx, o.id.Name(), metav1.GetOptions{})
 	switch {
-	case isNotFound(err):
+	case decide.IsGone(err):
 		return nil, decide.ErrParentGone
 	case err != nil:
 		return nil, fmt.Errorf("read the parent before creating: %w", err)

@@ -37,7 +37,7 @@ import (
 type Action string
 
 // The actions. Each of them is one request, with two exceptions: AddFinalizer and RecordKinds that follow each other
-// are one request, and Wait is none.
+// share a request, and Wait sends nothing.
 const (
 	ActionRecordKinds          Action = "RecordKinds"          // to the parent: kinds, namespaces, the witness
 	ActionAddFinalizer         Action = "AddFinalizer"         // to the parent
@@ -72,13 +72,13 @@ type PlannedOperation struct {
 	// ObjectIdentifiers identifies the object that is written: a child, the parent or the witness.
 	dynamiccontroller.ObjectIdentifiers
 	Kind schema.GroupKind
-	// Reason says why the operation is needed, for readers. Unlike ChildResult.Reason, it is not for programs.
+	// Reason describes why the operation is needed, for readers. Unlike ChildResult.Reason, it is not for programs.
 	Reason string
 	// UID and ResourceVersion are the preconditions of the request. They are empty for an object that does not exist, and
 	// the ResourceVersion is empty if an earlier operation changes the object.
 	UID             types.UID
 	ResourceVersion string
-	// Destroys says what cannot be restored afterwards. It is empty for most operations.
+	// Destroys describes what cannot be restored afterwards. It is empty for most operations.
 	Destroys string
 	// Changes lists the fields of the child that change. For Secrets, it has only the names of the changed fields, and the
 	// values of labels.
@@ -292,7 +292,7 @@ func assumedError(operation decide.Operation) error {
 	return errors.New("known after apply")
 }
 
-// predicted returns what will probably come of an apply.
+// predicted returns the probable result of an apply.
 func predicted(before *unstructured.Unstructured, operation decide.Operation) *unstructured.Unstructured {
 	if before == nil {
 		return merged(nil, operation.Object.Object)
@@ -308,7 +308,8 @@ func predicted(before *unstructured.Unstructured, operation decide.Operation) *u
 	return now
 }
 
-// merged returns an object with the fields of a merge patch. The resourceVersion of the object is kept.
+// merged returns an object with the fields of a merge patch. Its resourceVersion differs from that of the object, and
+// is not one of the API server.
 func merged(object *unstructured.Unstructured, patch map[string]any) *unstructured.Unstructured {
 	if object == nil {
 		object = &unstructured.Unstructured{Object: map[string]any{}}

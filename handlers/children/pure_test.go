@@ -90,7 +90,7 @@ func TestPure_DecisionsUseNoClientClockOrContext(t *testing.T) {
 func TestImpurities(t *testing.T) {
 	for name, test := range map[string]struct {
 		source string
-		want   string // a part of the only impurity, or "" if there is none
+		want   string // a part of the only impurity, or "" for a pure file
 	}{
 		"the current time":            {"import \"time\"\nvar x = time.Now()", "time.Now"},
 		"the time since an event":     {"import \"time\"\nvar x = time.Since(y)", "time.Since"},

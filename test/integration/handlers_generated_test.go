@@ -144,7 +144,7 @@ func countWrites(r *http.Request, send send) (*http.Response, error) {
 func requestText(method, resource, name string) string { return method + " " + resource + " " + name }
 
 // plannedRequests returns the requests of a plan, up to the first operation that is known after an apply only, and
-// whether there is none of these.
+// whether the plan has no such operation.
 func plannedRequests(plan children.Plan) (requests []string, complete bool) {
 	for _, operation := range plan.Operations {
 		method := http.MethodPatch

@@ -117,7 +117,7 @@ type itemIndex struct {
 	byKeys map[string]map[string]any // items by the JSON of their keys; the first one counts
 }
 
-// with returns the list item that has the given keys, or nil if there is none. The keys are a JSON object.
+// with returns the list item that has the given keys, or nil if no item has them. The keys are a JSON object.
 func (i *itemIndex) with(keys string) map[string]any {
 	var want map[string]any
 	if err := json.Unmarshal([]byte(keys), &want); err != nil {

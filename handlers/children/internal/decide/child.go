@@ -35,7 +35,7 @@ const createOnlyVersion = "9223372036854775807"
 // CreateOnlyVersion is createOnlyVersion, for other objects that are created in the same way.
 const CreateOnlyVersion = createOnlyVersion
 
-// life is the state of a Decision.
+// childDecision is the state of a Decision about a desired child.
 type childDecision struct {
 	*asker
 	*Child
@@ -91,8 +91,8 @@ func (d *childDecision) readAgain(reason Reason) (*unstructured.Unstructured, er
 	return answer.Object, answer.Err
 }
 
-// readOwners returns the object with its managedFields, which a cache can leave out. If the object has changed since it
-// was cached, the error is a conflict.
+// readManagedFields returns the object with its managedFields, which a cache can leave out. If the object has changed
+// since it was cached, the error is a conflict.
 func (d *childDecision) readManagedFields(cached *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	current, err := d.readAgain("the cache can lack the managedFields")
 	if err != nil {
@@ -116,8 +116,8 @@ func (d *childDecision) decide() Verdict {
 	return v
 }
 
-// reach creates or updates the child if necessary, and returns it. If the API server rejects a write because the child
-// has been changed or created in the meantime, reach reads the child and decides again.
+// reconcile creates or updates the child if necessary, and returns it. If the API server rejects a write because the
+// child has been changed or created in the meantime, reconcile reads the child and decides again.
 func (d *childDecision) reconcile() (now *unstructured.Unstructured, err error) {
 	for attempt := 1; ; attempt++ {
 		if d.doomed != nil { // the object is gone

@@ -6,7 +6,7 @@ import (
 	"runtime/debug"
 )
 
-// conversation runs a function that asks questions, so that the caller can answer one at a time, pause and stop.
+// conversation runs a function that asks questions, so that the caller can answer one at a time, and stop.
 type conversation[Q, A any] struct {
 	answer    A
 	isStopped bool

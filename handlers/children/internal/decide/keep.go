@@ -31,7 +31,8 @@ func (d *childDecision) keep(current *unstructured.Unstructured) {
 	}
 }
 
-// needsOwners reports whether only the managedFields, which a cache can leave out, show that a field must be kept.
+// needsManagedFields reports whether only the managedFields, which a cache can leave out, show that a field must be
+// kept.
 func (d *childDecision) needsManagedFields(current *unstructured.Unstructured) bool {
 	return len(managedFields(current)) == 0 && slices.ContainsFunc(d.Kept, func(path fieldpath.Path) bool {
 		existing, _ := ownership.Lookup(current.Object, path)

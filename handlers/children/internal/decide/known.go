@@ -79,8 +79,9 @@ type lastApply struct {
 	finding   Finding         // what the API server stores with another value
 }
 
-// lacksOwners reports whether the object was changed after the last apply and has no managedFields, although it had
-// some: someone has cleared them, or a cache leaves them out. Without them, a field that leaves the child would stay.
+// lacksManagedFields reports whether the object was changed after the last apply and has no managedFields, although it
+// had some: someone has cleared them, or a cache leaves them out. Without them, a field that leaves the child would
+// stay.
 func (a *lastApply) lacksManagedFields(object *unstructured.Unstructured) bool {
 	return a.signature.owned != "" && a.written.UID == object.GetUID() &&
 		a.written.ResourceVersion != object.GetResourceVersion() && len(managedFields(object)) == 0

@@ -149,8 +149,8 @@ func isTooLarge(err error) bool {
 		strings.Contains(message, "code = ResourceExhausted") && strings.Contains(message, "message larger than max")
 }
 
-// isGone reports whether the API server serves the type of an object, and the object does not exist.
-func isGone(err error) bool {
+// IsGone reports whether the API server serves the type of an object, and the object does not exist.
+func IsGone(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
 

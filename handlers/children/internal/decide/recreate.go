@@ -57,7 +57,7 @@ func (d *childDecision) recreate(
 	switch {
 	case apierrors.IsConflict(err):
 		return nil, err
-	case err != nil && !isGone(err):
+	case err != nil && !IsGone(err):
 		return refused, fmt.Errorf("%w: %w; it cannot be deleted: %w", ErrImmutable, refusal, err)
 	}
 	d.known.Deleted()

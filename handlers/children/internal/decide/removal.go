@@ -55,7 +55,7 @@ func (r *removal) repeat(
 		switch {
 		case err == nil && removed:
 			return Removed, nil
-		case isGone(err):
+		case IsGone(err):
 			return Vanished, nil
 		case !apierrors.IsConflict(err) || attempt == maxAttempts:
 			return Unchanged, err

@@ -352,7 +352,7 @@ func (c *Case) Replay() error {
 	for i, exchange := range c.Exchanges {
 		switch {
 		case !more:
-			return fmt.Errorf("operation %d: there is none, want %s: %s", i, exchange.Kind, exchange.Reason)
+			return fmt.Errorf("operation %d: got no operation, want %s: %s", i, exchange.Kind, exchange.Reason)
 		case operation.Kind.String() != exchange.Kind || operation.Reason != exchange.Reason:
 			return fmt.Errorf("operation %d: got %s: %s, want %s: %s", i, operation.Kind, operation.Reason, exchange.Kind,
 				exchange.Reason)

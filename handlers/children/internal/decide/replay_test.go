@@ -148,7 +148,7 @@ func TestCase_KeepsErrors(t *testing.T) {
 	} {
 		decoded := encodeError(err).decode()
 		for name, is := range map[string]func(error) bool{
-			"refusal": isRefusal, "rejection": IsRejection, "unexplained": isUnexplained, "gone": isGone,
+			"refusal": isRefusal, "rejection": IsRejection, "unexplained": isUnexplained, "gone": IsGone,
 			"no match": meta.IsNoMatchError, "nil": func(err error) bool { return err == nil },
 			"parent gone": func(err error) bool { return errors.Is(err, ErrParentGone) },
 		} {

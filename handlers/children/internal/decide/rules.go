@@ -271,7 +271,7 @@ var deletionRules = []deletionRule{
 		isChild: true,
 	},
 	{
-		when: "an owner reference would have an effect, and there is none, or no label",
+		when: "an owner reference would have an effect, and the object lacks it or the label",
 		is:   func(s *subject) bool { return s.canReach },
 	},
 	{

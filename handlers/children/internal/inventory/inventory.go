@@ -151,7 +151,7 @@ func (i Inventory) Equals(other Inventory) bool {
 	return slices.EqualFunc(i, other, Entry.equals)
 }
 
-// EntryOf returns the entry of a kind, or an entry without a resource if there is none.
+// EntryOf returns the entry of a kind, or an entry without a resource if the inventory lacks the kind.
 func (i Inventory) EntryOf(kind schema.GroupKind) Entry {
 	if n := i.Index(kind); n >= 0 {
 		return i[n]
